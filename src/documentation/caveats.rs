@@ -15,8 +15,8 @@
 //! # Containers and namespaces
 //!
 //! A segment's locks are one of two implementations of a process-shared robust mutex, as it declares
-//! ([`LockKind`](crate::declare::LockKind)): ours, the slot lock, or pthread's. With either, a process that dies with the lock leaves it to
-//! the next, which learns of the death and undoes what was half done.
+//! ([`LockKind`](crate::declare::LockKind)): ours, the slot lock, or pthread's. With either, a process that dies with the lock
+//! leaves it to the next, which learns of the death and undoes what was half done.
 //!
 //! With **slot locks** (`lock = "slot"`, the default) processes of any PID namespaces and C libraries use one segment: containers
 //! that share a directory, or a host and its containers. The lock word names the process that holds it by its place in the segment.
@@ -101,12 +101,12 @@
 //!
 //! # Directories
 //!
-//! If the path of a segment is [a directory](crate::Segment#a-file-for-each-set), each set is a file of its own, with locks, holds,
-//! waiters and participants of its own. So a change of several sets is not one step: others may see one changed and the other not
-//! yet, and a process that dies on the way leaves those that it had created. Each set costs a process a mapping and a file
-//! descriptor. What is no file of a set is left alone, but a segment whose name is that of another set is
-//! [`OpenError::Misplaced`](crate::OpenError::Misplaced) for whoever opens the directory as a whole. A directory that everyone may
-//! write is refused unless it is sticky, and files of others in it are, as anywhere.
+//! If the path of a segment is [a directory](crate::Segment#a-file-for-each-set), each set is a file of its own, with its own
+//! locks, holds, waiters and participants. So a change of several sets is not one step: others may see one changed and the other
+//! not yet, and if a process dies halfway, the files that it had created remain. Each set costs a process a mapping and a file
+//! descriptor. Files that do not belong to a set are left alone; but if a segment has the name of another set's file, whoever
+//! opens the directory as a whole gets [`OpenError::Misplaced`](crate::OpenError::Misplaced). A directory that everyone may write
+//! to is refused unless it is sticky; files of other users in it are refused, as they are anywhere.
 //!
 //! # Who may only read
 //!
@@ -169,11 +169,11 @@
 //!
 //! # Anonymous segments
 //!
-//! An [anonymous](crate::Segment::anonymous) segment has no path but those of its descriptors in `/proc`. Where something
-//! closes all descriptors, as daemons do, the process goes on with it, but children that it forks from then on cannot
-//! join ([`OpenError::Moved`](crate::OpenError::Moved)), and its holders are told dead from living by their process ids
-//! alone. Who else opens it needs `/proc` and the permission to look into the process, which one user's processes have of
-//! each other, unless one of them has changed its user or forbids it (`PR_SET_DUMPABLE`).
+//! An [anonymous](crate::Segment::anonymous) segment has no path but those of its descriptors in `/proc`. If something closes
+//! all descriptors, as daemons do, the process can go on using it, but children that it forks from then on cannot join
+//! ([`OpenError::Moved`](crate::OpenError::Moved)), and only its process id still says whether it is alive. Another process that
+//! opens the segment needs `/proc`, and permission to look into the process: those of one user have it, unless the process has
+//! changed its user or forbids it (`PR_SET_DUMPABLE`).
 //!
 //! # Several copies in one process
 //!
@@ -186,8 +186,8 @@
 //! A permit may be moved to another thread and released there. A thread that leaks a permit
 //! ([`std::mem::forget`]) leaks what it holds until the process ends: liveness is that of processes.
 //!
-//! A [`check`](crate::Request::check), a [`check_many`](crate::Request::check_many) and a debit take for good: they hold nothing,
-//! so nothing comes back. Checking a concurrency limit is [`RequestError::MustBeHeld`](crate::RequestError::MustBeHeld).
+//! A [`check`](crate::Request::check), a [`check_many`](crate::Request::check_many) and a debit take for good: they hold
+//! nothing, so nothing comes back. Checking a concurrency limit is [`RequestError::MustBeHeld`](crate::RequestError::MustBeHeld).
 //!
 //! # Signal handlers
 //!
@@ -220,9 +220,9 @@
 //! # Waiting in the queue
 //!
 //! [`Request::acquire`](crate::Request::acquire) and [`acquire_async`](crate::Request::acquire_async) wait in one queue
-//! for each set, or for each key of a keyed set, and only its first request is served: one that needs much holds up those behind it
-//! that need little. So declare one set for what should wait together. [`try_acquire`](crate::Request::try_acquire) is refused while
-//! others wait.
+//! for each set, or for each key of a keyed set, and only its first request is served: one that needs much holds up those
+//! behind it that need little. So declare one set for what should wait together.
+//! [`try_acquire`](crate::Request::try_acquire) is refused while others wait.
 //!
 //! Two threads that each wait for what the other holds wait for ever. Take what belongs together in one request, or
 //! give a timeout.
@@ -311,17 +311,17 @@
 //! # Sliding windows
 //!
 //! The log of a [sliding window](crate::Algorithm::SlidingWindow) has a fixed number of [entries](crate::Limit::entries):
-//! 1024, or for each key of a keyed set as many as the capacity, at most 64. With more requests in a window than that, units
-//! come back late, by up to a 1024th of the window, or a 64th: a request may be refused for so much longer than the capacity asks
-//! for. It never admits more than the capacity in any window.
+//! 1024, or for each key of a keyed set as many as the capacity, at most 64. If there are more requests in a window, units come
+//! back late, by up to a 1024th of the window, or a 64th, and requests may be refused for that much longer. It never admits more
+//! than the capacity in any window.
 //!
 //! # Time zones
 //!
 //! A calendar window with a [time zone](crate::Limit::time_zone) goes by the changes of its offset that are stored in the
 //! segment: from the year 2000 to twenty years after somebody looked them up. Before and after, the first and the last offset
-//! hold. A process with a newer database renews them when it opens the segment with its declaration, and `limitctl doctor` warns
-//! in the last year. Until then a government that changes its mind is not noticed. A day whose midnight clocks leave out begins
-//! when they are set forward; what they show twice around midnight belongs to the later day.
+//! hold. If a government changes its mind, the segment learns of it when a process with a newer database opens it with its
+//! declaration. `limitctl doctor` warns in the last year that is stored. If clocks skip midnight, the day begins when they are
+//! set forward; if they show the time around midnight twice, the second time belongs to the later day.
 //!
 //! # Live changes
 //!

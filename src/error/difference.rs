@@ -111,7 +111,7 @@ impl Difference {
         said.push_str(note);
     }
 
-    /// A difference in what databases know of the same time zone, which a process that knows more renews.
+    /// A difference between the offsets that two databases give for the same time zone.
     pub(crate) fn of_offsets(path: String, declared: String, in_segment: String) -> Self {
         Self {
             is_of_offsets: true,
@@ -119,7 +119,7 @@ impl Difference {
         }
     }
 
-    /// Whether both declare the same time zone, of which another database knows something newer.
+    /// Whether both name the same time zone, and only the offsets that their databases give for it differ.
     pub(crate) fn is_of_offsets(&self) -> bool {
         self.is_of_offsets
     }
