@@ -10,10 +10,11 @@ impl Declaration {
     /// The canonical result of applying this declaration to `stored`, the one that a segment holds. Both have been
     /// validated; the result is valid too, and its limits need exactly as much memory as those in the segment.
     ///
-    /// What changes: capacities, windows of the same alignment, offsets and time zones of calendar windows, bursts, the algorithm among those with one rule,
-    /// leases, the bounds of adaptive capacities, near limits, refunds, the size of batches, shadow, how hosts share
-    /// a limit, how long grants are kept, metadata, and what happens to keys without room. What is not declared, and
-    /// by default depends on something that can change, stays as it is. Path, mode and version play no part.
+    /// What changes: capacities, windows of the same alignment, offsets and time zones of calendar windows, bursts, the
+    /// algorithm among those with one rule, leases, the bounds of adaptive capacities, near limits, refunds, the size
+    /// of batches, shadow, how hosts share a limit, how long grants are kept, metadata, and what happens to keys
+    /// without room. What is not declared, and by default depends on something that can change, stays as it is. Path,
+    /// mode and version play no part.
     ///
     /// # Errors
     ///
@@ -48,7 +49,8 @@ impl Declaration {
     }
 
     /// The canonical form, but with the sizes of `stored` where this declares none: a changed capacity must not
-    /// change a size that was derived from it. Also with the offsets that it has of a time zone, unless these renew them.
+    /// change a size that was derived from it. Time zones keep the offsets that `stored` has of them, unless those of
+    /// this are newer.
     fn with_sizes_of(&self, stored: &Self) -> Self {
         let mut asked = self.canonical();
         if self.segment.participants.is_none() {

@@ -167,7 +167,7 @@ fn compare_values(
     }
 }
 
-/// The difference of two time zones, or of what is known of one. Offsets are long texts that say nothing to people.
+/// The difference between two time zones, or between the offsets of one: those are not shown, as no one could read them.
 fn compare_zones(place: &Location, declared: Option<&Value>, in_segment: Option<&Value>) -> Difference {
     let zone = |value: &Value| value.clone().try_into::<TimeZone>().ok();
     let (declared, in_segment) = (declared.and_then(zone), in_segment.and_then(zone));

@@ -154,7 +154,7 @@ impl Limit {
         })
     }
 
-    /// The clock by which the days of a calendar window begin.
+    /// The local time by which the days of a calendar window begin.
     pub(super) fn local_time(&self, place: &Place<'_>) -> Result<LocalTime, DeclarationError> {
         let Some(zone) = &self.time_zone else {
             let minutes = self.utc_offset.unwrap_or_default().minutes;
@@ -185,7 +185,7 @@ impl Limit {
         Some(Duration::from_nanos(calendar.shortest_period()))
     }
 
-    /// By the clock of `local`, if it is a calendar window.
+    /// The rule of a fixed window, which goes by `local` if it is a calendar window.
     fn fixed_window(&self, capacity: u64, nanos: u64, local: LocalTime) -> Result<FixedWindow, InvalidLimit> {
         match self.calendar(local) {
             Some(calendar) => FixedWindow::calendar(capacity, calendar),

@@ -1,4 +1,4 @@
-//! Where a field of a declaration belongs, for who wrote it in the wrong place.
+//! Where a field of a declaration belongs, for those who wrote it in the wrong place.
 
 use serde::Deserialize;
 use serde::de::value::Error;
@@ -14,24 +14,25 @@ use super::options::fleet::FleetOptions;
 use super::set::SetDeclaration;
 use super::set::keyed::Keyed;
 use super::set::tier::{Tier, TierLimit};
+use super::{Declaration, SegmentOptions};
 
 /// The names of fields.
-pub(super) type Fields = &'static [&'static str];
+type Fields = &'static [&'static str];
 
-/// Stands only in the definitions of a segment.
+/// A field that only the definitions of a segment have.
 const INTERNAL: &str = "edited";
 
 /// What to do about a field that serde does not know where it was written, if it is known elsewhere. `message` is what
-/// serde says about it, `top` the fields of the top level, and `segment` those of its `[segment]`.
-pub(super) fn advice(message: &str, top: Fields, segment: Fields) -> Option<String> {
+/// serde says about it.
+pub(super) fn advice(message: &str) -> Option<String> {
     let (field, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
-    // A plural for a field that is known here.
+    // It may be the plural of a field that is known here.
     if field == INTERNAL || rest.contains(&format!("`{}`", field.trim_end_matches('s'))) {
         return None;
     }
     let levels = [
-        ("at the top level", top),
-        ("under `[segment]`", segment),
+        ("at the top level", fields::<Declaration>()),
+        ("under `[segment]`", fields::<SegmentOptions>()),
         ("in `checkpoint` of `[segment]`", fields::<Checkpoint>()),
         ("under `[fleet]`", fields::<FleetOptions>()),
         ("under `[[set]]`", fields::<SetDeclaration>()),
@@ -52,14 +53,14 @@ pub(super) fn advice(message: &str, top: Fields, segment: Fields) -> Option<Stri
 }
 
 /// The names of the fields that serde reads into a type.
-pub(super) fn fields<'de, T: Deserialize<'de>>() -> Fields {
+fn fields<'de, T: Deserialize<'de>>() -> Fields {
     let mut names: Fields = &[];
     // It fails once it has said which fields it asks for.
     let _ = T::deserialize(Asked(&mut names));
     names
 }
 
-/// Notes which fields a type asks for, and has none of them.
+/// Notes which fields a type asks for, and fails, as it has none of them.
 struct Asked<'a>(&'a mut Fields);
 
 impl<'de> Deserializer<'de> for Asked<'_> {
@@ -87,7 +88,6 @@ impl<'de> Deserializer<'de> for Asked<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Declaration, SegmentOptions};
     use super::*;
 
     /// What is said of a field at the top of a declaration.
@@ -136,12 +136,7 @@ mod tests {
             assert!(fields.len() >= least, "{fields:?}");
             for field in fields.iter().filter(|field| **field != INTERNAL) {
                 let message = format!("unknown field `{field}`, expected something else");
-                let told = advice(
-                    &message,
-                    super::fields::<Declaration>(),
-                    super::fields::<SegmentOptions>(),
-                );
-                assert!(told.is_some(), "{field}");
+                assert!(advice(&message).is_some(), "{field}");
             }
         }
     }

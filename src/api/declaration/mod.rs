@@ -25,7 +25,6 @@ use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
-use known_fields::fields;
 pub use limit::adaptive::Adaptive;
 pub use limit::amount::Amount;
 pub(crate) use limit::amount::{InvalidAmount, Scale};
@@ -307,9 +306,7 @@ impl Declaration {
     fn parse(text: &str, origin: &str) -> Result<Self, DeclarationError> {
         let declaration: Self = toml::from_str(text).map_err(|error| {
             let mut reason = error.to_string().trim_end().to_owned();
-            if let Some(advice) =
-                known_fields::advice(error.message(), fields::<Self>(), fields::<SegmentOptions>())
-            {
+            if let Some(advice) = known_fields::advice(error.message()) {
                 reason.push_str(": ");
                 reason.push_str(&advice);
             }

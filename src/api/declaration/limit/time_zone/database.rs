@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::tzif::NotRead;
 
-/// Where systems keep it, unless the environment variable `TZDIR` says another place.
+/// Where systems keep it, unless the environment variable `TZDIR` names another place.
 const PLACES: [&str; 4] = [
     "/usr/share/zoneinfo",
     "/usr/lib/zoneinfo",
@@ -75,11 +75,8 @@ pub(super) fn is_version(text: &str) -> bool {
     (1..=MAX_VERSION_BYTES).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
-/// Reads a zone's file.
+/// Reads the file of a zone. Whether its name [is one](is_name) has been checked.
 pub(super) fn find(name: &str) -> Result<ZoneFile, UnknownZone> {
-    if !is_name(name) {
-        return Err(UnknownZone::NotAName);
-    }
     let places = match env::var_os("TZDIR") {
         Some(place) if !place.is_empty() => vec![PathBuf::from(place)],
         _ => PLACES.map(PathBuf::from).to_vec(),
@@ -111,7 +108,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Distributions install one of two files that begin with it.
+/// The version of the database, which is at the beginning of one of two files: distributions install either.
 fn version_of(place: &Path) -> Option<String> {
     let first_line = |file: &str| {
         let mut start = Vec::new();

@@ -37,8 +37,8 @@ const MAX_TRANSITIONS: usize = 400;
 ///
 /// A name is enough. The process that declares it looks up the zone in the database of its system: below the directory
 /// that the environment variable `TZDIR` names, or else in `/usr/share/zoneinfo` and the other usual places. The
-/// segment stores every change of its offset from the year 2000 to twenty years ahead, so all processes agree, and none
-/// of the others needs a database. After the last of these years the last offset holds on.
+/// segment stores every change of its offset from the year 2000 to twenty years ahead, so all processes agree, and the
+/// others need no database. After the last of these years the last offset stays in force.
 ///
 /// ```
 /// use shmlimit::declare::TimeZone;
@@ -55,11 +55,11 @@ const MAX_TRANSITIONS: usize = 400;
 ///
 /// # Databases that differ
 ///
-/// What a segment has of a zone stays until a declaration of the same name has something newer: a list that differs
-/// from now on, or that reaches further if the present one ends within ten years. Newer is what comes from a higher
-/// version of the database (`2025b`), or, if the versions are the same or unknown, what reaches further. So two
-/// processes with different databases that open the segment in turn never undo one another. Such a renewal is not a
-/// [mismatch](crate::declare::OnMismatch): it is done whatever is to be done about those.
+/// A segment keeps what it has of a zone until a declaration with the same zone brings a newer list that differs from
+/// now on, or, if the present list ends within ten years, one that reaches further. A list is newer if it comes from a
+/// higher version of the database (`2025b`), or, if the versions are the same or unknown, if it reaches further. So two
+/// processes with different databases that open the segment in turn never undo each other's changes. Such a renewal is
+/// done whatever [`OnMismatch`](crate::declare::OnMismatch) says.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TimeZone {
     name: String,
@@ -92,26 +92,17 @@ impl TimeZone {
     ///
     /// [`DeclarationError::Value`] if the name or the file cannot be used.
     pub fn from_tzif(name: &str, file: &[u8], version: Option<&str>) -> Result<Self, DeclarationError> {
-        let version = version.filter(|version| is_version(version)).map(str::to_owned);
-        Self::of_file(name, file, version).map_err(|why| DeclarationError::Value {
+        let known = if is_name(name) {
+            let version = version.filter(|version| is_version(version));
+            Known::of_file(file, version.map(str::to_owned))
+        } else {
+            Err(UnknownZone::NotAName)
+        };
+        let known = known.map_err(|why| DeclarationError::Value {
             place: "time_zone".to_owned(),
             given: format!("{name:?}"),
             problem: why.to_string(),
-        })
-    }
-
-    fn of_file(name: &str, file: &[u8], database: Option<String>) -> Result<Self, UnknownZone> {
-        if !is_name(name) {
-            return Err(UnknownZone::NotAName);
-        }
-        let until = this_year() + YEARS_AHEAD;
-        let offsets = Offsets::read(file, FROM_YEAR, until)?;
-        let known = Known {
-            database,
-            until,
-            offsets,
-        };
-        known.check()?;
+        })?;
         Ok(Self {
             name: name.to_owned(),
             known: Some(Arc::new(known)),
@@ -123,32 +114,40 @@ impl TimeZone {
         &self.name
     }
 
-    /// The last year of which all changes of the offset are known; afterwards the last one holds on. `None` if the zone
-    /// has not been looked up yet.
+    /// The last year of which all changes of the offset are known; afterwards the last offset stays in force. `None` if
+    /// the zone has not been looked up yet.
     pub fn known_until(&self) -> Option<i64> {
         self.known.as_ref().map(|known| known.until)
     }
 
-    /// The same zone with its offsets, which are looked up if they are not known.
-    pub(in crate::api::declaration) fn looked_up(&self) -> Result<Self, UnknownZone> {
+    /// What is known of the zone, which is looked up if nothing is.
+    fn look_up(&self) -> Result<Arc<Known>, UnknownZone> {
+        if !is_name(&self.name) {
+            return Err(UnknownZone::NotAName);
+        }
         match &self.known {
-            Some(known) if is_name(&self.name) => known.check().map(|()| self.clone()),
-            Some(_) => Err(UnknownZone::NotAName),
+            Some(known) => known.check().map(|()| known.clone()),
             None => {
                 let found = database::find(&self.name)?;
-                Self::of_file(&self.name, &found.content, found.version)
+                Known::of_file(&found.content, found.version).map(Arc::new)
             }
         }
     }
 
-    /// The clock of the zone.
+    /// The same zone with its offsets, which are looked up if they are not known.
+    pub(in crate::api::declaration) fn looked_up(&self) -> Result<Self, UnknownZone> {
+        Ok(Self {
+            name: self.name.clone(),
+            known: Some(self.look_up()?),
+        })
+    }
+
+    /// The local time of the zone.
     pub(in crate::api::declaration) fn local_time(&self) -> Result<LocalTime, UnknownZone> {
-        let zone = self.looked_up()?;
-        let offsets = zone.known.as_ref().map(|known| &known.offsets);
-        let offsets = offsets.ok_or(UnknownZone::NoDatabase)?;
+        let Offsets { first, transitions } = &self.look_up()?.offsets;
         Ok(LocalTime {
-            utc_offset_seconds: offsets.first,
-            transitions: interned(&offsets.transitions),
+            utc_offset_seconds: *first,
+            transitions: interned(transitions),
         })
     }
 
@@ -168,6 +167,17 @@ impl TimeZone {
 }
 
 impl Known {
+    fn of_file(file: &[u8], database: Option<String>) -> Result<Self, UnknownZone> {
+        let until = this_year() + YEARS_AHEAD;
+        let known = Self {
+            database,
+            until,
+            offsets: Offsets::read(file, FROM_YEAR, until)?,
+        };
+        known.check()?;
+        Ok(known)
+    }
+
     fn check(&self) -> Result<(), UnknownZone> {
         let Offsets { first, transitions } = &self.offsets;
         if transitions.len() > MAX_TRANSITIONS {
@@ -193,6 +203,15 @@ impl Known {
         };
         ahead(self) == ahead(other)
     }
+
+    /// Which database it is from, and how far it reaches.
+    fn origin(&self) -> String {
+        let until = self.until;
+        match &self.database {
+            Some(version) => format!("known until {until} by database {version}"),
+            None => format!("known until {until}"),
+        }
+    }
 }
 
 fn now() -> i64 {
@@ -204,8 +223,8 @@ fn this_year() -> i64 {
     year_of(now())
 }
 
-/// The same list, kept once for as long as the process lives, so that rules can be copied as they are. There are as
-/// many as a process ever sees: a few hundred bytes for each zone, and again with a new database.
+/// The same list, kept once for as long as the process lives, so that rules can be copied as they are. The process
+/// keeps all lists that it ever sees: a few hundred bytes for each zone, and again with a new database.
 fn interned(transitions: &[Transition]) -> &'static [Transition] {
     static LISTS: ProcessMutex<Vec<&'static [Transition]>> = ProcessMutex::new();
     if transitions.is_empty() {
@@ -248,17 +267,6 @@ impl fmt::Debug for TimeZone {
         match &self.known {
             None => Ok(()),
             Some(known) => write!(f, " ({})", known.origin()),
-        }
-    }
-}
-
-impl Known {
-    /// Which database it is from, and how far it reaches.
-    fn origin(&self) -> String {
-        let until = self.until;
-        match &self.database {
-            Some(version) => format!("known until {until} by database {version}"),
-            None => format!("known until {until}"),
         }
     }
 }

@@ -66,15 +66,14 @@ impl PosixRule {
     /// The instants in a year at which the offset changes, and the offset from then on, in seconds.
     pub(super) fn changes_of(&self, year: i64) -> impl Iterator<Item = (i64, i32)> {
         let changes = self.summer.map(|summer| {
-            [
+            let mut changes = [
                 (summer.begins.instant(year, self.standard), summer.offset),
                 (summer.ends.instant(year, summer.offset), self.standard),
-            ]
+            ];
+            changes.sort_unstable();
+            changes
         });
-        let mut changes = changes.unwrap_or_default();
-        changes.sort_unstable();
-        let count = if self.summer.is_some() { 2 } else { 0 };
-        changes.into_iter().take(count)
+        changes.into_iter().flatten()
     }
 }
 
@@ -144,7 +143,7 @@ pub(super) fn year_of(seconds: i64) -> i64 {
 struct Rest<'a>(&'a str);
 
 impl Rest<'_> {
-    /// Skips as many bytes as belong to it, and returns them.
+    /// Skips the characters that belong to it, and returns them.
     fn take_while(&mut self, belongs: impl Fn(char) -> bool) -> &str {
         let end = self.0.find(|char| !belongs(char)).unwrap_or(self.0.len());
         let (taken, rest) = self.0.split_at(end);
@@ -226,7 +225,7 @@ impl Rest<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::posix_rule::*;
+    use super::*;
 
     fn changes(rule: &str, year: i64) -> Vec<(i64, i32)> {
         PosixRule::parse(rule).expect(rule).changes_of(year).collect()

@@ -39,14 +39,10 @@ impl Offsets {
             _ => first,
         };
         if let Some(rule) = rule {
-            // A rule is in force after the last listed change. Summer time is the only change it has.
+            // The rule is in force after the last listed change.
             let since = last.map_or(from - 1, year_of).max(from - 1);
-            let further: Vec<(i64, i32)> = (since..=until).flat_map(|year| rule.changes_of(year)).collect();
-            changes.extend(
-                further
-                    .into_iter()
-                    .filter(|(at, _)| last.is_none_or(|last| *at > last)),
-            );
+            let further = (since..=until).flat_map(|year| rule.changes_of(year));
+            changes.extend(further.filter(|(at, _)| last.is_none_or(|last| *at > last)));
         }
         let (begin, end) = (start_of_year(from), start_of_year(until + 1));
         let mut transitions = Vec::new();
