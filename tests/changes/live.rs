@@ -182,8 +182,7 @@ fn every_key_keeps_what_it_has_used_and_new_ones_begin_by_the_new_definition() {
     let name = |number: u64| format!("key-{number}");
     for number in 0..200 {
         let request = live.set.request().with("units", number % 11).expect("declared");
-        let key = name(number);
-        assert!(is_admitted(&request, key));
+        assert!(is_admitted(&request, name(number)));
     }
     live.apply(of(15));
     for number in 0..200 {
@@ -348,8 +347,7 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
             let name = |number: u64| format!("key-{number}");
             for number in 0..KEYS {
                 let request = set.request().with("units", 1000 - number % 7).expect("declared");
-                let key = name(number);
-                assert!(is_admitted(&request, key));
+                assert!(is_admitted(&request, name(number)));
             }
             let mut dice = Rng::with_seed(20_260_101);
             for _ in 0..40 {

@@ -107,7 +107,7 @@ fn throttles_one_key_and_keeps_its_row_until_then() {
         scene.clock.advance_to(Duration::from_secs(u64::from(number)));
         for other in 0..20_u32 {
             let key = (number * 20 + other).to_le_bytes();
-            assert!(is_admitted(&request, key));
+            assert!(is_admitted(&set.request(), key));
         }
         assert_eq!(reason(), Some(RefusalReason::Throttled));
     }

@@ -28,25 +28,14 @@ impl Logins {
     }
 
     fn check(&self, address: &str) -> Checked<'_> {
-        let address = ip(address);
-        self.set
-            .request()
-            .for_address(address)
-            .expect("keyed")
-            .check()
-            .expect("no error")
+        let request = self.set.request().for_address(ip(address));
+        request.expect("counts networks").check().expect("no error")
     }
 
     /// What is left for an address, and for its network.
     fn left(&self, address: &str) -> Vec<u64> {
-        let address = ip(address);
-        let verdicts = self
-            .set
-            .request()
-            .for_address(address)
-            .expect("keyed")
-            .peek()
-            .expect("no error");
+        let request = self.set.request().for_address(ip(address));
+        let verdicts = request.expect("counts networks").peek().expect("no error");
         verdicts.iter().map(|verdict| verdict.remaining).collect()
     }
 }
@@ -109,27 +98,10 @@ fn a_reset_replenishes_all_networks_of_an_address() {
     for _ in 0..2 {
         assert!(logins.check("203.0.113.1").is_admitted());
     }
-    let address = ip("203.0.113.1");
-    assert!(
-        logins
-            .set
-            .address(address)
-            .expect("counts networks")
-            .reset()
-            .limits(["address"])
-            .run()
-            .expect("no error")
-    );
+    let address = logins.set.address(ip("203.0.113.1")).expect("counts networks");
+    assert!(address.reset().limits(["address"]).run().expect("no error"));
     assert_eq!(logins.left("203.0.113.1"), [2, 1]);
-    assert!(
-        logins
-            .set
-            .address(address)
-            .expect("counts networks")
-            .reset()
-            .run()
-            .expect("no error")
-    );
+    assert!(address.reset().run().expect("no error"));
     assert_eq!(logins.left("203.0.113.1"), [2, 3]);
     let unknown = logins.set.address(ip("203.0.115.1")).expect("counts networks");
     assert!(!unknown.reset().run().expect("no error"));

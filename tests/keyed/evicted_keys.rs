@@ -43,8 +43,7 @@ fn a_key_that_was_pushed_out_refunds_nothing_to_the_key_that_has_its_row() {
     let segment = segment(&directory);
     let set = segment.set("api").expect("declared");
     let request = set.request().with("tokens", 500_000).expect("declared");
-    let first = "first";
-    let mut permit = expect_permit(request.for_key(first).expect("keyed").try_acquire());
+    let mut permit = expect_permit(request.for_key("first").expect("keyed").try_acquire());
     for number in 1..MANY {
         let key = format!("tenant {number}");
         drop(expect_permit(request.for_key(key).expect("keyed").try_acquire()));

@@ -35,6 +35,12 @@ pub(super) fn take<'a>(key: &str, request: &Request<'a>) -> Permit<'a> {
     try_take(key, request).expect("there is room")
 }
 
+/// Whether the key is admitted what the request takes, for which it waits.
+pub(super) fn is_served(key: &str, request: &Request<'_>) -> bool {
+    let asked = request.for_key(key).expect("keyed");
+    asked.acquire(TIMEOUT).expect("works").is_admitted()
+}
+
 /// What a key has left of the first limit.
 pub(super) fn remaining(set: &LimitSet, key: &str) -> u64 {
     let request = set.request().with("requests", 0).expect("valid");
@@ -415,15 +421,7 @@ fn a_reset_of_a_key_serves_who_waits_for_it() {
     let request = set.request();
     let _used = take("a", &request);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let key = "a";
-            request
-                .for_key(key)
-                .expect("keyed")
-                .acquire(TIMEOUT)
-                .expect("works")
-                .is_admitted()
-        });
+        let waiter = scope.spawn(|| is_served("a", &request));
         eventually("it waits", || queued(&segment) == 1);
         assert!(set.key("a").expect("a key").reset().run().expect("works"));
         assert!(waiter.join().expect("no panic"));
@@ -440,41 +438,16 @@ fn keys_are_the_same_in_forked_children_and_in_who_opens_the_segment() {
                 directory,
                 keyed(10).add_limit(Limit::calls("requests", 3, 60 * MINUTE)),
             );
-            let key = "a";
             let request = set.request();
-            assert!(
-                request
-                    .for_key(key)
-                    .expect("keyed")
-                    .try_acquire()
-                    .expect("a decision")
-                    .is_admitted()
-            );
-            Child::fork(|| {
-                assert!(
-                    request
-                        .for_key(key)
-                        .expect("keyed")
-                        .try_acquire()
-                        .expect("a decision")
-                        .is_admitted()
-                )
-            })
-            .succeed();
+            assert!(try_take("a", &request).is_some());
+            Child::fork(|| assert!(try_take("a", &request).is_some())).succeed();
             Child::fork(|| {
                 let opened = Segment::open(segment.path()).expect("opens");
                 let set = opened.set("api").expect("declared");
                 assert!(try_take("a", &set.request()).is_some());
             })
             .succeed();
-            assert!(
-                !request
-                    .for_key(key)
-                    .expect("keyed")
-                    .try_acquire()
-                    .expect("a decision")
-                    .is_admitted()
-            );
+            assert!(try_take("a", &request).is_none());
             assert_eq!(first_set(&segment).keys.expect("keyed").in_use, 1);
         },
     );
@@ -549,9 +522,8 @@ fn a_reservation_gets_the_row_of_a_key_whose_holder_is_dead() {
         });
         child.wait();
         let request = set.request().with("slots", 0).expect("declared");
-        let key = "another";
         let outcome = request
-            .for_key(key)
+            .for_key("another")
             .expect("keyed")
             .reserve(Duration::ZERO)
             .expect("works");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::limits::{keyed, take, try_take};
+use crate::limits::{is_served, keyed, take, try_take};
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use crate::scene::{create, create_in, expect_permit, first_set, queued};
 use shmlimit::Limit;
@@ -13,15 +13,7 @@ fn a_key_waits_in_a_line_of_its_own() {
     let request = set.request();
     let held = take("a", &request);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let key = "a";
-            request
-                .for_key(key)
-                .expect("keyed")
-                .acquire(TIMEOUT)
-                .expect("works")
-                .is_admitted()
-        });
+        let waiter = scope.spawn(|| is_served("a", &request));
         eventually("it waits", || queued(&segment) == 1);
         // Others neither wait behind it, nor serve it.
         for _ in 0..10 {
@@ -49,17 +41,7 @@ fn the_last_hold_given_back_goes_to_a_waiter_for_one_in_any_queue() {
     for _ in 0..20 {
         let held = take("a", &request);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let key = "b";
-                assert!(
-                    request
-                        .for_key(key)
-                        .expect("keyed")
-                        .acquire(TIMEOUT)
-                        .expect("works")
-                        .is_admitted()
-                );
-            });
+            scope.spawn(|| assert!(is_served("b", &request)));
             eventually("it waits", || queued(&segment) == 1);
             drop(held);
             assert_eq!(
@@ -110,15 +92,7 @@ fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
                 create_in(directory, keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
             let request = set.request();
             let held = take("a", &request);
-            let wait = || {
-                let key = "a";
-                let outcome = request
-                    .for_key(key)
-                    .expect("keyed")
-                    .acquire(TIMEOUT)
-                    .expect("works");
-                assert!(outcome.is_admitted());
-            };
+            let wait = || assert!(is_served("a", &request));
             let first = Child::fork(wait);
             eventually("the first waits", || queued(&segment) == 1);
             let second = Child::fork(wait);
@@ -184,14 +158,7 @@ fn a_wait_for_time_is_served_at_its_instant_key_by_key() {
             let request = &request;
             scope.spawn(move || {
                 for _ in 0..5 {
-                    assert!(
-                        request
-                            .for_key(key)
-                            .expect("keyed")
-                            .acquire(TIMEOUT)
-                            .expect("works")
-                            .is_admitted()
-                    );
+                    assert!(is_served(key, request));
                 }
             });
         }

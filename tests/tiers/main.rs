@@ -16,8 +16,8 @@ use scene::clock::Scene;
 use scene::{create, expect_differences, expect_permit, expect_refusal, is_admitted};
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
-    Algorithm, ChangeError, Declaration, DeclarationError, Error, Keyed, Limit, LimitSet, RequestError,
-    SetDeclaration, Tier,
+    Algorithm, ChangeError, Declaration, DeclarationError, Error, Keyed, Limit, LimitSet, Request,
+    RequestError, SetDeclaration, Tier,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -38,14 +38,14 @@ fn plans() -> SetDeclaration {
         .add_tier(Tier::new("free").capacity("requests", 2))
 }
 
+/// How many of these requests the key is admitted at once.
+fn admitted_of(key: &str, request: &Request<'_>) -> u64 {
+    (0..).take_while(|_| is_admitted(request, key)).count() as u64
+}
+
 /// How many requests the key is admitted at once, without holding any.
 fn admitted(set: &LimitSet, key: &str) -> u64 {
-    let request = set.request().with("in_flight", 0).expect("declared");
-    let mut count = 0;
-    while is_admitted(&request, key) {
-        count += 1;
-    }
-    count
+    admitted_of(key, &set.request().with("in_flight", 0).expect("declared"))
 }
 
 #[test]
@@ -78,31 +78,27 @@ fn a_request_puts_its_key_into_the_tier_that_it_names() {
     let (set, other) = (scene.set(), scene.other().set("api").expect("declared"));
     let plain = set.request();
     let gold = set.request().with_tier("gold").expect("a tier");
-    let key = "a";
+    let key = set.key("a").expect("keyed");
     let limits = |verdicts: Vec<shmlimit::Verdict<'_>>| verdicts[0].burst;
     assert_eq!(
-        limits(plain.for_key(key).expect("keyed").peek().expect("no error")),
+        limits(plain.for_key("a").expect("keyed").peek().expect("no error")),
         10
     );
     assert_eq!(
-        limits(gold.for_key(key).expect("keyed").peek().expect("no error")),
+        limits(gold.for_key("a").expect("keyed").peek().expect("no error")),
         100,
         "a key without a row would begin in it"
     );
-    let mut permit = expect_permit(gold.for_key(key).expect("keyed").try_acquire());
+    let mut permit = expect_permit(gold.for_key("a").expect("keyed").try_acquire());
     assert_eq!(permit.verdicts().next().expect("two limits").burst, 100);
     assert_eq!(permit.verdicts().next().expect("two limits").remaining, 99);
     permit.release().expect("held");
-    let elsewhere = "a";
-    assert_eq!(
-        other.key(elsewhere).expect("keyed").tier().expect("no error"),
-        "gold"
-    );
+    assert_eq!(other.key("a").expect("keyed").tier().expect("no error"), "gold");
     assert_eq!(
         limits(
             other
                 .request()
-                .for_key(elsewhere)
+                .for_key("a")
                 .expect("keyed")
                 .peek()
                 .expect("no error")
@@ -111,30 +107,26 @@ fn a_request_puts_its_key_into_the_tier_that_it_names() {
         "it stays"
     );
     let free = set.request().with_tier("free").expect("a tier");
-    drop(expect_permit(free.for_key(key).expect("keyed").try_acquire()));
+    drop(expect_permit(free.for_key("a").expect("keyed").try_acquire()));
     let refused = free
-        .for_key(key)
+        .for_key("a")
         .expect("keyed")
         .try_acquire()
         .expect("no error")
         .into_result();
     assert!(refused.is_err_and(|refusal| refusal.binding() == Some("requests")));
-    assert_eq!(
-        set.key(key).expect("keyed").tier().expect("no error"),
-        "free",
-        "also where it is refused"
-    );
+    assert_eq!(key.tier().expect("no error"), "free", "also where it is refused");
     let default = set.request().with_tier("default").expect("always there");
     assert!(
         default
-            .for_key(key)
+            .for_key("a")
             .expect("keyed")
             .try_acquire()
             .expect("no error")
             .into_result()
             .is_ok()
     );
-    assert_eq!(set.key(key).expect("keyed").tier().expect("no error"), "default");
+    assert_eq!(key.tier().expect("no error"), "default");
 }
 
 #[test]
@@ -156,24 +148,23 @@ fn many_keys_of_one_request_are_put_into_its_tier() {
 fn what_its_tier_never_admits_is_an_error_and_what_another_does_is_not() {
     let scene = Scene::new(plans());
     let set = scene.set();
-    let key = "a";
     let fifty = set.request().with("requests", 50).expect("declared");
     let never = |result: Result<_, Error>| match result {
         Err(Error::Request(RequestError::NeverAdmissible { limit, cost, max, .. })) => (limit, cost, max),
         other => panic!("{other:?}"),
     };
     assert_eq!(
-        never(fifty.for_key(key).expect("keyed").try_acquire().map(drop)),
+        never(fifty.for_key("a").expect("keyed").try_acquire().map(drop)),
         ("requests".to_owned(), 50, 10)
     );
     let free = fifty.clone().with_tier("free").expect("a tier");
     assert_eq!(
-        never(free.for_key(key).expect("keyed").try_acquire().map(drop)),
+        never(free.for_key("a").expect("keyed").try_acquire().map(drop)),
         ("requests".to_owned(), 50, 2)
     );
     let gold = fifty.with_tier("gold").expect("a tier");
     assert!(
-        gold.for_key(key)
+        gold.for_key("a")
             .expect("keyed")
             .try_acquire()
             .expect("no error")
@@ -243,13 +234,13 @@ fn a_reset_replenishes_a_key_and_leaves_it_in_its_tier() {
     set.assign("rich", "gold").expect("a tier");
     for reset in [0, 1] {
         assert_eq!(admitted(&set, "rich"), 100);
-        let key = "rich";
+        let key = set.key("rich").expect("keyed");
         if reset == 0 {
-            assert!(set.key(key).expect("keyed").reset().run().expect("no error"));
+            assert!(key.reset().run().expect("no error"));
         } else {
             set.reset().run().expect("no error");
         }
-        assert_eq!(set.key(key).expect("keyed").tier().expect("no error"), "gold");
+        assert_eq!(key.tier().expect("no error"), "gold");
     }
     assert_eq!(admitted(&set, "rich"), 100);
 }

@@ -154,19 +154,11 @@ impl Twins {
             return;
         }
         let set = self.scene.set();
-        let key = "key";
+        let key = set.key("key").expect("keyed");
         match change {
-            Change::Tier(tier) => set.key(key).expect("keyed").assign(NAMES[tier]).expect("a tier"),
-            Change::Own(Some(own)) => set
-                .key(key)
-                .expect("keyed")
-                .override_capacity("units", own)
-                .expect("a capacity"),
-            Change::Own(None) => set
-                .key(key)
-                .expect("keyed")
-                .clear_override("units")
-                .expect("no error"),
+            Change::Tier(tier) => key.assign(NAMES[tier]).expect("a tier"),
+            Change::Own(Some(own)) => key.override_capacity("units", own).expect("a capacity"),
+            Change::Own(None) => key.clear_override("units").expect("no error"),
             Change::Declared(_) => {
                 let set = Self::tiered(self.kind, next.tiers, self.has_overrides);
                 let applied = self
@@ -358,12 +350,11 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
         let theirs = look(request(&sets.1, one).peek());
         prop_assert_eq!(ours, theirs);
     }
-    let neighbour = "neighbour";
     let verdicts = others
         .request()
         .with("units", 0)
         .expect("declared")
-        .for_key(neighbour)
+        .for_key("neighbour")
         .expect("keyed")
         .peek()
         .expect("no error");
@@ -414,19 +405,19 @@ fn what_was_reserved_before_a_change_of_tier_is_not_refunded() {
             .add_tier(Tier::new("gold").capacity("units", 100)),
     );
     let set = scene.set();
-    let key = "a";
+    let key = set.key("a").expect("keyed");
     let five = set.request().with("units", 5).expect("declared");
     let refunded = |changes: &[&str]| {
-        let mut permit = expect_permit(five.for_key(key).expect("keyed").try_acquire());
+        let mut permit = expect_permit(five.for_key("a").expect("keyed").try_acquire());
         for tier in changes {
-            set.key(key).expect("keyed").assign(tier).expect("a tier");
+            key.assign(tier).expect("a tier");
         }
         let refunded = permit
             .settle([("units", 0)])
             .expect("not settled yet")
             .refunded("units");
-        set.key(key).expect("keyed").assign("default").expect("a tier");
-        set.key(key).expect("keyed").reset().run().expect("no error");
+        key.assign("default").expect("a tier");
+        key.reset().run().expect("no error");
         refunded
     };
     assert_eq!(refunded(&[]), 5);
@@ -445,7 +436,7 @@ fn what_was_reserved_before_a_change_of_tier_and_one_of_the_definition_is_not_re
     };
     let scene = Scene::new(of(100));
     let set = scene.set();
-    let key = "a";
+    let key = set.key("a").expect("keyed");
     let five = set.request().with("units", 5).expect("declared");
     let apply = |gold| {
         let applied = scene
@@ -453,20 +444,20 @@ fn what_was_reserved_before_a_change_of_tier_and_one_of_the_definition_is_not_re
             .apply(&crate::scene::declaration().add_set(of(gold)));
         assert!(!applied.expect("applicable").is_empty());
     };
-    let take = || expect_permit(five.for_key(key).expect("keyed").try_acquire());
+    let take = || expect_permit(five.for_key("a").expect("keyed").try_acquire());
     let settle = |mut permit: Permit<'_>| {
         permit
             .settle([("units", 0)])
             .expect("not settled yet")
             .refunded("units")
     };
-    set.key(key).expect("keyed").assign("gold").expect("a tier");
+    key.assign("gold").expect("a tier");
     let permit = take();
     apply(200);
     assert_eq!(settle(permit), 0, "a change of the definition alone");
     let permit = take();
     apply(300);
-    set.key(key).expect("keyed").assign("default").expect("a tier");
+    key.assign("default").expect("a tier");
     assert_eq!(settle(permit), 0);
 }
 

@@ -25,20 +25,14 @@ fn two_limits() -> SetDeclaration {
 fn a_key_is_limited_by_the_capacity_of_its_own_and_others_are_not() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
-    let key = "large";
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("requests", 25)
-        .expect("a capacity");
+    let key = set.key("large").expect("keyed");
+    key.override_capacity("requests", 25).expect("a capacity");
     assert_eq!(admitted(&set, "large"), 25);
     assert_eq!(admitted(&set, "other"), 10);
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("in_flight", 3)
-        .expect("a capacity");
+    key.override_capacity("in_flight", 3).expect("a capacity");
     let none = set.request().with("requests", 0).expect("declared");
     let held: Vec<_> = std::iter::from_fn(|| {
-        none.for_key(key)
+        none.for_key("large")
             .expect("keyed")
             .try_acquire()
             .expect("no error")
@@ -48,16 +42,13 @@ fn a_key_is_limited_by_the_capacity_of_its_own_and_others_are_not() {
     .collect();
     assert_eq!(held.len(), 3);
     assert_eq!(
-        set.key(key).expect("keyed").overrides().expect("no error"),
+        key.overrides().expect("no error"),
         [("requests".to_owned(), 25), ("in_flight".to_owned(), 3)]
     );
     drop(held);
-    set.key(key)
-        .expect("keyed")
-        .clear_override("in_flight")
-        .expect("no error");
+    key.clear_override("in_flight").expect("no error");
     let held: Vec<_> = std::iter::from_fn(|| {
-        none.for_key(key)
+        none.for_key("large")
             .expect("keyed")
             .try_acquire()
             .expect("no error")
@@ -72,17 +63,11 @@ fn a_key_is_limited_by_the_capacity_of_its_own_and_others_are_not() {
 fn what_was_used_stays_used_when_a_capacity_comes_and_goes() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
-    let key = "a";
+    let key = set.key("a").expect("keyed");
     assert_eq!(admitted(&set, "a"), 10);
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("requests", 12)
-        .expect("a capacity");
+    key.override_capacity("requests", 12).expect("a capacity");
     assert_eq!(admitted(&set, "a"), 2);
-    set.key(key)
-        .expect("keyed")
-        .clear_override("requests")
-        .expect("no error");
+    key.clear_override("requests").expect("no error");
     assert_eq!(admitted(&set, "a"), 0);
     scene.pass(MINUTE);
     assert_eq!(admitted(&set, "a"), 10);
@@ -92,18 +77,12 @@ fn what_was_used_stays_used_when_a_capacity_comes_and_goes() {
 fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
-    let key = "a";
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("requests", 20)
-        .expect("a capacity");
+    let key = set.key("a").expect("keyed");
+    key.override_capacity("requests", 20).expect("a capacity");
     let request = set.request().with("requests", 15).expect("declared");
-    let permit = expect_permit(request.for_key(key).expect("keyed").try_acquire());
+    let permit = expect_permit(request.for_key("a").expect("keyed").try_acquire());
     // It is said of the decision, whatever has changed since.
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("requests", 40)
-        .expect("a capacity");
+    key.override_capacity("requests", 40).expect("a capacity");
     let said = |verdict: &shmlimit::Verdict<'_>| (verdict.remaining, verdict.burst);
     assert_eq!(
         permit
@@ -112,27 +91,21 @@ fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
             .collect::<Vec<_>>(),
         [(5, 20), (0, 1)]
     );
-    let peeked = request.for_key(key).expect("keyed").peek().expect("no error");
+    let peeked = request.for_key("a").expect("keyed").peek().expect("no error");
     assert_eq!(peeked.iter().map(said).collect::<Vec<_>>(), [(25, 40), (0, 1)]);
     drop(permit);
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("requests", 16)
-        .expect("a capacity");
-    let refusal = expect_refusal(request.for_key(key).expect("keyed").try_acquire());
+    key.override_capacity("requests", 16).expect("a capacity");
+    let refusal = expect_refusal(request.for_key("a").expect("keyed").try_acquire());
     let refused: Vec<_> = refusal.verdicts().map(|verdict| said(&verdict)).collect();
     assert_eq!(refused, [(1, 16), (1, 1)]);
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("requests", 14)
-        .expect("a capacity");
-    match request.for_key(key).expect("keyed").try_acquire() {
+    key.override_capacity("requests", 14).expect("a capacity");
+    match request.for_key("a").expect("keyed").try_acquire() {
         Err(Error::Request(RequestError::NeverAdmissible { cost, max, .. })) => {
             assert_eq!((cost, max), (15, 14))
         }
         other => panic!("{other:?}"),
     }
-    let forecast = set.key(key).expect("keyed").forecast().expect("no error");
+    let forecast = key.forecast().expect("no error");
     assert_eq!(forecast[0].spendable, 0);
 }
 
@@ -144,12 +117,9 @@ fn many_limits_with_capacities_of_their_own_are_told_apart() {
     });
     let scene = Scene::new(declared);
     let set = scene.set();
-    let key = "a";
+    let key = set.key("a").expect("keyed");
     for (name, own) in names.iter().zip(1000..).step_by(3) {
-        set.key(key)
-            .expect("keyed")
-            .override_capacity(name, own)
-            .expect("a capacity");
+        key.override_capacity(name, own).expect("a capacity");
     }
     for asked in [0..16, 3..7, 9..10, 14..16] {
         let mut request = set.request();
@@ -160,15 +130,15 @@ fn many_limits_with_capacities_of_their_own_are_told_apart() {
             request = request.with(name, 1).expect("declared");
         }
         let expected = (0..16).map(|number| if number % 3 == 0 { 1000 + number } else { 100 });
-        let permit = expect_permit(request.for_key(key).expect("keyed").try_acquire());
+        let permit = expect_permit(request.for_key("a").expect("keyed").try_acquire());
         let max: Vec<u64> = permit.verdicts().map(|verdict| verdict.burst).collect();
         assert_eq!(max, expected.collect::<Vec<u64>>());
     }
-    set.key(key).expect("keyed").throttle(MINUTE).expect("no error");
+    key.throttle(MINUTE).expect("no error");
     let request = names.iter().fold(set.request(), |request, name| {
         request.with(name, 1).expect("declared")
     });
-    let peeked = request.for_key(key).expect("keyed").peek().expect("no error");
+    let peeked = request.for_key("a").expect("keyed").peek().expect("no error");
     let max: Vec<u64> = peeked.iter().map(|verdict| verdict.burst).collect();
     let expected = (0..16).map(|number| if number % 3 == 0 { 1000 + number } else { 100 });
     assert_eq!(max, expected.collect::<Vec<u64>>(), "also while it is throttled");
@@ -182,15 +152,15 @@ fn a_capacity_that_no_key_can_have_is_an_error_that_says_why() {
             .add_limit(Limit::calls("free", "unlimited", MINUTE)),
     );
     let set = scene.set();
-    let key = "a";
-    let why = |limit: &str, capacity| match set.key(key).expect("keyed").override_capacity(limit, capacity) {
+    let key = set.key("a").expect("keyed");
+    let why = |limit: &str, capacity| match key.override_capacity(limit, capacity) {
         Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => reason,
         other => panic!("{other:?}"),
     };
     assert!(why("requests", 0).contains("at least 1"));
     assert!(why("free", 5).contains("unlimited"));
     assert!(matches!(
-        set.key(key).expect("keyed").override_capacity("typo", 5),
+        key.override_capacity("typo", 5),
         Err(Error::Request(RequestError::UnknownLimit { .. }))
     ));
     assert_eq!(set.table_usage().expect("keyed").used, 0, "and changes nothing");
@@ -208,16 +178,16 @@ fn a_capacity_that_no_key_can_have_is_an_error_that_says_why() {
 fn unlimited_is_no_capacity_of_its_own() {
     let scene = Scene::new(two_limits().holds(64));
     let set = scene.set();
-    let key = "a";
+    let key = set.key("a").expect("keyed");
     for limit in ["requests", "in_flight"] {
-        match set.key(key).expect("keyed").override_capacity(limit, u64::MAX) {
+        match key.override_capacity(limit, u64::MAX) {
             Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => {
                 assert!(reason.contains("unlimited"), "{reason}")
             }
             other => panic!("{limit}: {other:?}"),
         }
     }
-    assert_eq!(set.key(key).expect("keyed").overrides().expect("no error"), []);
+    assert_eq!(key.overrides().expect("no error"), []);
 }
 
 #[test]
@@ -230,12 +200,11 @@ fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
             .add_limit(Limit::calls("requests", 10, MINUTE)),
     );
     let set = scene.set();
-    let key = "a";
-    let refused =
-        |limit: &str, capacity| match set.key(key).expect("keyed").override_capacity(limit, capacity) {
-            Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => reason,
-            other => panic!("{other:?}"),
-        };
+    let key = set.key("a").expect("keyed");
+    let refused = |limit: &str, capacity| match key.override_capacity(limit, capacity) {
+        Err(Error::Change(ChangeError::CannotOverride { reason, .. })) => reason,
+        other => panic!("{other:?}"),
+    };
     let reason = refused("in_flight", 5_000);
     assert!(
         reason.contains("64") && reason.contains("declare `holds`"),
@@ -244,37 +213,17 @@ fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
     // Beside the other limit.
     refused("in_flight", 51);
     assert_eq!(set.table_usage().expect("keyed").used, 0, "and changes nothing");
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("in_flight", 50)
-        .expect("50 + 14");
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("requests", 5_000)
+    key.override_capacity("in_flight", 50).expect("50 + 14");
+    key.override_capacity("requests", 5_000)
         .expect("nothing of it is held");
     // What the key has of its own of the other limit counts.
     refused("exports", 15);
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("exports", 14)
-        .expect("50 + 14");
-    assert_eq!(
-        set.key(key).expect("keyed").overrides().expect("no error").len(),
-        3
-    );
+    key.override_capacity("exports", 14).expect("50 + 14");
+    assert_eq!(key.overrides().expect("no error").len(), 3);
     // Less is possible, and nothing at all.
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("in_flight", 49)
-        .expect("less");
-    set.key(key)
-        .expect("keyed")
-        .clear_override("in_flight")
-        .expect("no error");
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("exports", 60)
-        .expect("4 + 60");
+    key.override_capacity("in_flight", 49).expect("less");
+    key.clear_override("in_flight").expect("no error");
+    key.override_capacity("exports", 60).expect("4 + 60");
 }
 
 #[test]
@@ -285,13 +234,10 @@ fn a_key_may_have_as_much_as_was_declared_for_fewer_holds() {
             .add_limit(Limit::concurrency("in_flight", 20)),
     );
     let set = scene.set();
-    let key = "a";
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("in_flight", 20)
-        .expect("as declared");
+    let key = set.key("a").expect("keyed");
+    key.override_capacity("in_flight", 20).expect("as declared");
     assert!(matches!(
-        set.key(key).expect("keyed").override_capacity("in_flight", 21),
+        key.override_capacity("in_flight", 21),
         Err(Error::Change(ChangeError::CannotOverride { .. }))
     ));
 }
@@ -391,13 +337,9 @@ fn a_set_has_tiers_or_overrides_and_never_both() {
         other => panic!("{other:?}"),
     }
     let overridden = Scene::new(limited(with_overrides(100))).set();
-    let key = "a";
+    let key = overridden.key("a").expect("keyed");
     for refused in [
-        overridden
-            .key(key)
-            .expect("keyed")
-            .assign("gold")
-            .expect_err("no tier"),
+        key.assign("gold").expect_err("no tier"),
         overridden.request().set_tier("gold").expect_err("no tier"),
     ] {
         let says = refused.to_string();
@@ -413,16 +355,11 @@ fn a_set_has_tiers_or_overrides_and_never_both() {
         );
         assert!(says.contains("in place of tiers"), "{says}");
     }
-    overridden
-        .key(key)
-        .expect("keyed")
-        .assign("default")
-        .expect("the one that it is in");
+    key.assign("default").expect("the one that it is in");
     let tiered = Scene::new(limited(keyed(100)).add_tier(gold())).set();
-    let key = "a";
     for refused in [
         tiered
-            .key(key)
+            .key("a")
             .expect("keyed")
             .override_capacity("requests", 5)
             .expect_err("no overrides"),
@@ -448,27 +385,18 @@ fn a_capacity_of_its_own_survives_another_declaration() {
     };
     let scene = Scene::new(of(10, 60));
     let set = scene.set();
-    let key = "a";
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("requests", 30)
-        .expect("a capacity");
-    set.key(key).expect("keyed").reset().run().expect("no error");
-    assert_eq!(admitted_calls(&set, "a"), 30);
+    let key = set.key("a").expect("keyed");
+    key.override_capacity("requests", 30).expect("a capacity");
+    key.reset().run().expect("no error");
+    assert_eq!(admitted_of("a", &set.request()), 30);
     let other = scene.other();
     other
         .apply(&crate::scene::declaration().add_set(of(500, 30)))
         .expect("applicable");
     // The window is that of the declaration: 30 in 30 seconds.
     scene.pass(Duration::from_secs(10));
-    assert_eq!(admitted_calls(&set, "a"), 10);
-    assert_eq!(admitted_calls(&set, "b"), 500);
-}
-
-fn admitted_calls(set: &LimitSet, key: &str) -> u64 {
-    (0..)
-        .take_while(|_: &u64| is_admitted(&set.request(), key))
-        .count() as u64
+    assert_eq!(admitted_of("a", &set.request()), 10);
+    assert_eq!(admitted_of("b", &set.request()), 500);
 }
 
 #[test]
@@ -480,9 +408,9 @@ fn a_leaky_bucket_by_rate_gets_another_bucket_and_drains_as_before() {
         .expect("keyed")
         .override_capacity("requests", 10)
         .expect("a capacity");
-    assert_eq!(admitted_calls(&set, "a"), 10);
+    assert_eq!(admitted_of("a", &set.request()), 10);
     scene.pass(Duration::from_secs(1));
-    assert_eq!(admitted_calls(&set, "a"), 2);
+    assert_eq!(admitted_of("a", &set.request()), 2);
 }
 
 #[test]
@@ -515,7 +443,7 @@ fn a_key_keeps_its_row_until_its_last_capacity_is_taken_away() {
     seventh.clear_override("others").expect("no error");
     scene.pass(MINUTE);
     assert!(is_admitted(&set.request(), "new"));
-    assert_eq!(admitted_calls(&set, "new"), 9, "as declared");
+    assert_eq!(admitted_of("new", &set.request()), 9, "as declared");
 }
 
 #[test]
@@ -534,7 +462,7 @@ fn a_key_that_is_evicted_begins_again_as_declared() {
             scene.pass(Duration::from_nanos(1));
         }
         scene.pass(MINUTE);
-        assert_eq!(admitted_calls(&set, "new"), 10, "{when_full:?}");
+        assert_eq!(admitted_of("new", &set.request()), 10, "{when_full:?}");
         let evicted = set.table_usage().expect("keyed").evicted_in_use;
         assert_eq!(evicted, 1, "not silently");
         let own = |key: &str| set.key(key).expect("keyed").overrides().expect("no error").len();
@@ -573,7 +501,7 @@ fn keys_that_were_given_something_of_their_own_are_the_last_to_be_evicted_by_usa
             scene.pass(Duration::from_nanos(1));
         }
         for new in 0..ROWS {
-            assert!(is_admitted(&set.request(), &format!("new {new}")));
+            assert!(is_admitted(&set.request(), format!("new {new}")));
             scene.pass(Duration::from_nanos(1));
         }
         let usage = set.table_usage().expect("keyed");
@@ -594,15 +522,12 @@ fn keys_that_were_given_something_of_their_own_are_the_last_to_be_evicted_by_usa
 fn a_reset_replenishes_a_key_and_leaves_it_its_capacity() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
-    let key = "a";
-    set.key(key)
-        .expect("keyed")
-        .override_capacity("requests", 20)
-        .expect("a capacity");
+    let key = set.key("a").expect("keyed");
+    key.override_capacity("requests", 20).expect("a capacity");
     for reset in [0, 1] {
         assert_eq!(admitted(&set, "a"), 20);
         if reset == 0 {
-            assert!(set.key(key).expect("keyed").reset().run().expect("no error"));
+            assert!(key.reset().run().expect("no error"));
         } else {
             set.reset().run().expect("no error");
         }
@@ -615,22 +540,16 @@ fn what_was_reserved_before_a_change_of_capacity_is_not_refunded() {
     let limit = Limit::rate("units", 10, MINUTE).algorithm(Algorithm::TokenBucket);
     let scene = Scene::new(with_overrides(10).add_limit(limit));
     let set = scene.set();
-    let key = "a";
+    let key = set.key("a").expect("keyed");
     let five = set.request().with("units", 5).expect("declared");
     let refunded = |changes: &[u64]| {
-        let mut permit = expect_permit(five.for_key(key).expect("keyed").try_acquire());
+        let mut permit = expect_permit(five.for_key("a").expect("keyed").try_acquire());
         for own in changes {
-            set.key(key)
-                .expect("keyed")
-                .override_capacity("units", *own)
-                .expect("a capacity");
+            key.override_capacity("units", *own).expect("a capacity");
         }
         let settled = permit.settle([("units", 0)]).expect("not settled yet");
-        set.key(key)
-            .expect("keyed")
-            .clear_override("units")
-            .expect("no error");
-        set.key(key).expect("keyed").reset().run().expect("no error");
+        key.clear_override("units").expect("no error");
+        key.reset().run().expect("no error");
         settled.refunded("units")
     };
     assert_eq!(refunded(&[]), 5);
@@ -642,8 +561,7 @@ fn what_was_reserved_before_a_change_of_capacity_is_not_refunded() {
 fn keys_are_shown_with_the_capacities_of_their_own() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
-    let key = "a";
-    set.key(key)
+    set.key("a")
         .expect("keyed")
         .override_capacity("requests", 20)
         .expect("a capacity");

@@ -21,13 +21,6 @@ fn naming(set: &LimitSet, capacity: impl Into<Option<u64>>) -> shmlimit::Request
     request.with_override("requests", capacity).expect("a capacity")
 }
 
-/// How many of these requests the key is admitted at once.
-fn admitted_of(key: &str, request: &shmlimit::Request) -> usize {
-    std::iter::repeat_with(|| is_admitted(request, key))
-        .take_while(|is_admitted| *is_admitted)
-        .count()
-}
-
 fn own(set: &LimitSet, key: &str) -> Vec<u64> {
     let own = set.key(key).expect("keyed").overrides().expect("no error");
     own.into_iter().map(|(_, capacity)| capacity).collect()
@@ -37,19 +30,18 @@ fn own(set: &LimitSet, key: &str) -> Vec<u64> {
 fn a_request_gives_its_key_the_capacity_that_it_names_before_it_is_decided() {
     let scene = Scene::new(one_limit());
     let set = scene.set();
-    let key = "a";
-    assert_eq!(admitted_of(key, &naming(&set, 5)), 5);
-    assert_eq!(own(&set, key), [5]);
-    assert_eq!(admitted_of(key, &set.request()), 0, "and it keeps it");
-    assert_eq!(admitted_of(key, &naming(&set, 6)), 1);
+    assert_eq!(admitted_of("a", &naming(&set, 5)), 5);
+    assert_eq!(own(&set, "a"), [5]);
+    assert_eq!(admitted_of("a", &set.request()), 0, "and it keeps it");
+    assert_eq!(admitted_of("a", &naming(&set, 6)), 1);
     let verdicts = naming(&set, 100)
-        .for_key(key)
+        .for_key("a")
         .expect("keyed")
         .peek()
         .expect("no error");
     assert_eq!(verdicts[0].burst, 6, "which only looks");
-    assert_eq!(admitted_of(key, &naming(&set, None)), 0);
-    assert_eq!(own(&set, key), [] as [u64; 0]);
+    assert_eq!(admitted_of("a", &naming(&set, None)), 0);
+    assert_eq!(own(&set, "a"), [] as [u64; 0]);
     assert_eq!(admitted_of("other", &set.request()), 2);
 }
 
@@ -86,12 +78,11 @@ fn every_way_to_take_gives_the_key_the_capacity() {
             outcome.expect("no error").is_admitted()
         }),
     ];
-    for (name, take) in tries {
-        let key = name;
+    for (key, take) in tries {
         let count = std::iter::repeat_with(|| take(key))
             .take_while(|is_admitted| *is_admitted)
             .count();
-        assert_eq!((count, own(&set, key)), (5, vec![5]), "{name}");
+        assert_eq!((count, own(&set, key)), (5, vec![5]), "{key}");
     }
     let many = five.check_many(&["m", "m", "m", "n"]).expect("no error");
     assert!(many.iter().all(|checked| checked.is_admitted()));
@@ -109,17 +100,16 @@ fn a_new_key_is_decided_by_the_capacity_that_its_first_request_names() {
             .with_override("requests", capacity)
             .expect("a capacity")
     };
-    let key = "a";
-    let peeked = naming(4).for_key(key).expect("keyed").peek().expect("no error");
+    let peeked = naming(4).for_key("a").expect("keyed").peek().expect("no error");
     assert_eq!((peeked[0].remaining, peeked[0].burst), (4, 4));
-    match naming(2).for_key(key).expect("keyed").check() {
+    match naming(2).for_key("a").expect("keyed").check() {
         Err(Error::Request(RequestError::NeverAdmissible { cost: 3, max: 2, .. })) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(set.table_usage().expect("keyed").used, 0);
-    assert_eq!(own(&set, key), [] as [u64; 0], "which takes no row");
-    assert!(is_admitted(&naming(4), key));
-    let refused = naming(4).for_key(key).expect("keyed").check().expect("no error");
+    assert_eq!(own(&set, "a"), [] as [u64; 0], "which takes no row");
+    assert!(is_admitted(&naming(4), "a"));
+    let refused = naming(4).for_key("a").expect("keyed").check().expect("no error");
     assert_eq!(refused.verdicts().next().expect("one limit").burst, 4);
 }
 
@@ -139,15 +129,14 @@ fn a_request_that_names_what_its_key_has_changes_nothing() {
         request.with_override("others", others).expect("a capacity")
     };
     let refunded = |changes: &[(u64, u64)]| {
-        let key = "a";
-        assert!(is_admitted(&naming(20, 20), key));
-        let mut permit = expect_permit(five.for_key(key).expect("keyed").try_acquire());
+        assert!(is_admitted(&naming(20, 20), "a"));
+        let mut permit = expect_permit(five.for_key("a").expect("keyed").try_acquire());
         for (units, others) in changes {
             let request = naming(*units, *others);
-            assert!(is_admitted(&request, key));
+            assert!(is_admitted(&request, "a"));
         }
         let settled = permit.settle([("units", 0)]).expect("not settled yet");
-        set.key(key).expect("keyed").reset().run().expect("no error");
+        set.key("a").expect("keyed").reset().run().expect("no error");
         settled.refunded("units")
     };
     assert_eq!(refunded(&[(20, 20), (20, 20), (20, 20)]), 5);
@@ -166,10 +155,9 @@ fn requests_that_disagree_are_each_decided_by_their_own_and_the_last_stays() {
     let rounds = 400;
     // How many are held is between the two capacities, so each is always answered by its own.
     let held: Vec<_> = {
-        let key = "a";
         let four = set.request().with_override("in_flight", 4).expect("a capacity");
         (0..4)
-            .map(|_| expect_permit(four.for_key(key).expect("keyed").try_acquire()))
+            .map(|_| expect_permit(four.for_key("a").expect("keyed").try_acquire()))
             .collect()
     };
     thread::scope(|scope| {
@@ -192,8 +180,7 @@ fn requests_that_disagree_are_each_decided_by_their_own_and_the_last_stays() {
             });
         }
     });
-    let key = "a";
-    assert!(matches!(own(&set, key)[..], [3 | 8]));
+    assert!(matches!(own(&set, "a")[..], [3 | 8]));
     drop(held);
 }
 
@@ -206,11 +193,10 @@ fn a_capacity_that_a_request_named_keeps_no_row() {
         let key = key.to_string();
         assert!(is_admitted(&five, key));
     }
-    let new = "new";
-    assert!(!is_admitted(&set.request(), new), "what they have used does");
+    assert!(!is_admitted(&set.request(), "new"), "what they have used does");
     scene.pass(MINUTE);
-    assert_eq!(admitted_of(new, &set.request()), 2, "not as the key before");
-    assert_eq!(own(&set, new), [] as [u64; 0]);
+    assert_eq!(admitted_of("new", &set.request()), 2, "not as the key before");
+    assert_eq!(own(&set, "new"), [] as [u64; 0]);
 }
 
 /// Few requests and many others a minute.
@@ -245,12 +231,10 @@ fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
         }
     }
     scene.pass(MINUTE);
-    let new = "new";
-    assert!(!is_admitted(&five, new));
-    let seventh = "7";
-    assert!(is_admitted(&naming(&set, None), seventh));
+    assert!(!is_admitted(&five, "new"));
+    assert!(is_admitted(&naming(&set, None), "7"));
     scene.pass(MINUTE);
-    assert!(is_admitted(&five, new));
+    assert!(is_admitted(&five, "new"));
 }
 
 #[test]
@@ -267,8 +251,7 @@ fn to_clear_one_capacity_keeps_no_row_for_another_that_a_request_named() {
             .expect("none is there");
     }
     scene.pass(MINUTE);
-    let new = "new";
-    assert!(is_admitted(&five, new));
+    assert!(is_admitted(&five, "new"));
 }
 
 /// What a row says by one capacity would be anything by another.
@@ -284,11 +267,10 @@ fn a_row_says_nothing_of_its_former_key_to_one_with_another_capacity() {
                 assert!(is_admitted(&naming(&set, before), key));
             }
             scene.pass(MINUTE * 3);
-            let new = "new";
             let request = naming(&set, after);
-            let max = after.unwrap_or(2) as usize;
+            let max = after.unwrap_or(2);
             assert_eq!(
-                admitted_of(new, &request),
+                admitted_of("new", &request),
                 max,
                 "{algorithm:?} {before} {after:?}"
             );
@@ -306,7 +288,6 @@ fn a_capacity_that_its_key_cannot_have_changes_nothing() {
             .holds(8),
     );
     let set = scene.set();
-    let key = "a";
     let refused = |error: Result<(), Error>| match error {
         Err(Error::Change(ChangeError::CannotOverride { limit, reason, .. })) => (limit, reason),
         other => panic!("{other:?}"),
@@ -326,16 +307,16 @@ fn a_capacity_that_its_key_cannot_have_changes_nothing() {
         let request = set.request().with_override("requests", 5).expect("a capacity");
         let request = request.with_override(limit, capacity).expect("a capacity");
         for is_known in [false, true] {
-            let asked = request.for_key(key).expect("keyed").try_acquire().map(drop);
+            let asked = request.for_key("a").expect("keyed").try_acquire().map(drop);
             let (named, reason) = refused(asked);
             assert!(named == limit && reason.contains(says), "{named}: {reason}");
-            assert_eq!(own(&set, key), [] as [u64; 0]);
+            assert_eq!(own(&set, "a"), [] as [u64; 0]);
             if is_known {
                 continue;
             }
             assert_eq!(set.table_usage().expect("keyed").used, 0, "no row");
             let request = set.request().with("in_flight", 0).expect("declared");
-            assert!(is_admitted(&request, key));
+            assert!(is_admitted(&request, "a"));
         }
         scene.pass(MINUTE * 2);
     }

@@ -16,8 +16,7 @@ fn stands_after(
     let scene = Scene::new(declared.add_limit(limit));
     let set = scene.set();
     let request = || set.request().with("tokens", 1).expect("declared");
-    let key = "a";
-    let mut permit = expect_permit(named(request()).for_key(key).expect("keyed").try_acquire());
+    let mut permit = expect_permit(named(request()).for_key("a").expect("keyed").try_acquire());
     scene.pass(MINUTE * 2);
     for number in 0..ROWS {
         let other = format!("other {number}");
@@ -26,7 +25,7 @@ fn stands_after(
     scene.pass(MINUTE * 2);
     let settled = permit.settle([("tokens", used)]).expect("not settled yet");
     assert_eq!(settled.overdraft("tokens"), used - 1);
-    let verdict = &request().for_key(key).expect("keyed").peek().expect("no error")[0];
+    let verdict = &request().for_key("a").expect("keyed").peek().expect("no error")[0];
     let wait = verdict.retry_after.unwrap_or_default();
     (verdict.admitted, verdict.remaining, wait)
 }

@@ -47,9 +47,8 @@ fn a_tier_that_a_request_named_keeps_no_row() {
     assert!(!is_admitted(&set.request(), "new"), "what they have used does");
     scene.pass(MINUTE);
     assert!(is_admitted(&set.request(), "new"));
-    let new = "new";
     assert_eq!(
-        set.key(new).expect("keyed").tier().expect("no error"),
+        set.key("new").expect("keyed").tier().expect("no error"),
         "default",
         "not that of the key before"
     );
@@ -93,11 +92,9 @@ fn a_row_says_nothing_of_its_former_key_to_one_of_another_tier() {
             scene.pass(2 * hour);
             let max = if after == "gold" { tiers[1].0 } else { tiers[0].0 };
             for _ in 0..max {
-                let new = "new";
-                assert!(is_admitted(&request(after), new), "{algorithm:?} {tiers:?}");
+                assert!(is_admitted(&request(after), "new"), "{algorithm:?} {tiers:?}");
             }
-            let new = "new";
-            assert!(!is_admitted(&request(after), new));
+            assert!(!is_admitted(&request(after), "new"));
         }
     }
 }

@@ -5,7 +5,6 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Instant;
 
-use shmlimit::Request;
 use shmlimit::declare::Align;
 
 use super::*;
@@ -138,15 +137,14 @@ fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known
             .add_limit(Limit::concurrency("in_flight", 1)),
     );
     let set = scene.set();
-    let key = "a";
     let two = set.request().with("units", 2).expect("declared");
-    let held = expect_permit(two.for_key(key).expect("keyed").try_acquire());
-    let mut waiting = Box::pin(two.for_key(key).expect("keyed").acquire_async(None));
+    let held = expect_permit(two.for_key("a").expect("keyed").try_acquire());
+    let mut waiting = Box::pin(two.for_key("a").expect("keyed").acquire_async(None));
     let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
     // Granted, and not claimed yet.
     drop(held);
-    set.key(key)
+    set.key("a")
         .expect("keyed")
         .override_capacity("units", 100)
         .expect("a capacity");
@@ -171,21 +169,20 @@ fn who_waits_in_vain_for_more_than_its_key_may_have_since_learns_that() {
             .keyed(Keyed::new(10).overrides(true))
             .add_limit(Limit::concurrency("slots", 5)),
     );
-    let key = "a";
     let request = |slots| set.request().with("slots", slots).expect("declared");
-    let held = expect_permit(request(5).for_key(key).expect("keyed").try_acquire());
+    let held = expect_permit(request(5).for_key("a").expect("keyed").try_acquire());
     let mut context = Context::from_waker(Waker::noop());
 
     let (one, five) = (request(1), request(5));
-    let mut first = Box::pin(one.for_key(key).expect("keyed").acquire_async(LONG));
+    let mut first = Box::pin(one.for_key("a").expect("keyed").acquire_async(LONG));
     assert!(first.as_mut().poll(&mut context).is_pending());
     let mut behind = Box::pin(
-        five.for_key(key)
+        five.for_key("a")
             .expect("keyed")
             .acquire_async(Duration::from_secs(1)),
     );
     assert!(behind.as_mut().poll(&mut context).is_pending());
-    set.key(key)
+    set.key("a")
         .expect("keyed")
         .override_capacity("slots", 2)
         .expect("a row");

@@ -13,12 +13,12 @@ pub(crate) enum CalendarUnit {
     Month,
 }
 
-/// What local clocks show. All offsets are less than a day. There are no leap seconds, as on the Unix clock.
+/// What local clocks show. All offsets are less than a day. As on the Unix clock, there are no leap seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LocalTime {
     /// Seconds to add to UTC to get civil time, positive east of Greenwich, before the first transition.
     pub(crate) utc_offset_seconds: i32,
-    /// In the order of their instants. The last offset holds on.
+    /// In the order of their instants. The last offset stays in force.
     pub(crate) transitions: &'static [Transition],
 }
 
@@ -48,7 +48,7 @@ impl LocalTime {
 
     /// The first instant at which clocks show `civil` or later. They may leave it out, and show it twice.
     fn first_showing(&self, civil: i64) -> i64 {
-        // Whatever the offset was, they had not reached it when these began.
+        // Clocks cannot have shown it when these came to pass, whatever the offset was: each is less than a day.
         let passed = self
             .transitions
             .partition_point(|it| it.at <= civil - SECONDS_PER_DAY);
@@ -78,9 +78,9 @@ impl LocalTime {
 
 /// How time is divided into civil periods.
 ///
-/// A day begins when clocks first show its midnight or, if they leave it out, something later: so a day of the change to
-/// summer time has 23 hours, and one of the change back 25. If clocks are set back over midnight, what they show of the
-/// former day once more belongs to the new one: each instant is in one day, and a day that has ended does not come back.
+/// A day begins when clocks first show its midnight or, if they skip it, something later. So the day on which summer
+/// time begins has 23 hours, and the one on which it ends 25. If clocks are set back over midnight, they show the end
+/// of a day once more; that time belongs to the new day: each instant is in one day, and no day comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Calendar {
     pub(crate) unit: CalendarUnit,

@@ -598,16 +598,10 @@ impl<'a> Scene<'a> {
         let count = 1 + self.dice.u64(..2 * ROWS);
         self.note(format_args!("{count} others come"));
         for _ in 0..count {
-            let name = format!("other-{}", self.next_slot());
-            let key = name;
-            drop(
-                request
-                    .for_key(key)
-                    .expect("keyed")
-                    .try_acquire()
-                    .expect("a decision")
-                    .into_result(),
-            );
+            let request = request
+                .for_key(format!("other-{}", self.next_slot()))
+                .expect("keyed");
+            drop(request.try_acquire().expect("a decision").into_result());
         }
     }
 

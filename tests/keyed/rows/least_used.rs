@@ -93,23 +93,20 @@ fn a_limited_key_keeps_its_row_and_a_new_one_is_told_when_the_first_is_limited_n
     table.spend("hardly used", 59);
     table.spend("new", 60);
     assert_eq!(table.counts(), [ROWS, 0, 0, 1]);
-    let refused_for = || {
-        let key = "another";
-        match table
-            .request(1)
-            .for_key(key)
-            .expect("keyed")
-            .try_acquire()
-            .expect("a decision")
-        {
-            Outcome::Admitted(_) => None,
-            Outcome::Refused(refusal) => {
-                assert_eq!(
-                    (refusal.reason(), refusal.binding()),
-                    (RefusalReason::TableFull, None)
-                );
-                refusal.retry_after()
-            }
+    let refused_for = || match table
+        .request(1)
+        .for_key("another")
+        .expect("keyed")
+        .try_acquire()
+        .expect("a decision")
+    {
+        Outcome::Admitted(_) => None,
+        Outcome::Refused(refusal) => {
+            assert_eq!(
+                (refusal.reason(), refusal.binding()),
+                (RefusalReason::TableFull, None)
+            );
+            refusal.retry_after()
         }
     };
     let unit = MINUTE / 60;

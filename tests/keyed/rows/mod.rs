@@ -7,6 +7,7 @@ mod least_used;
 
 use std::time::Duration;
 
+use crate::limits::is_served;
 use crate::scene::clock::{NANOSECOND, Scene};
 use crate::scene::process::{Child, TIMEOUT, die, eventually, in_own_process};
 use shmlimit::declare::{Adaptive, WhenFull};
@@ -108,11 +109,10 @@ fn rate(capacity: u64) -> Limit {
 fn a_new_key_is_refused_while_every_row_carries_something() {
     let table = Table::new(WhenFull::Refuse, [rate(60)]);
     table.fill("key", ROWS, 2);
-    let key = "new";
     for number in 1..=3 {
         let outcome = table
             .request(1)
-            .for_key(key)
+            .for_key("new")
             .expect("keyed")
             .try_acquire()
             .expect("a decision");
@@ -128,7 +128,7 @@ fn a_new_key_is_refused_while_every_row_carries_something() {
     // To wait does not help where there is no line to wait in.
     let outcome = table
         .request(1)
-        .for_key(key)
+        .for_key("new")
         .expect("keyed")
         .acquire(None)
         .expect("works");
@@ -256,16 +256,7 @@ fn a_key_in_whose_queue_a_request_waits_keeps_its_row() {
         tickets.iter().any(|ticket| !ticket.granted)
     };
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let key = "waited-for";
-            table
-                .request(60)
-                .for_key(key)
-                .expect("keyed")
-                .acquire(TIMEOUT)
-                .expect("works")
-                .is_admitted()
-        });
+        let waiter = scope.spawn(|| is_served("waited-for", &table.request(60)));
         eventually("it waits", || waits(&table));
         for number in 0..4 * ROWS {
             table.pass(NANOSECOND);
@@ -376,23 +367,16 @@ fn a_request_that_can_never_be_met_costs_no_key_its_row() {
     let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
     table.fill("key", ROWS, 60);
     table.pass(NANOSECOND);
-    let key = "new";
-    let request = table.request(61);
+    let request = table.request(61).for_key("new").expect("keyed");
     let impossible = |error: Option<Error>| {
         matches!(
             error,
             Some(Error::Request(RequestError::NeverAdmissible { max: 60, .. }))
         )
     };
-    assert!(impossible(
-        request.for_key(key).expect("keyed").try_acquire().err()
-    ));
-    assert!(impossible(
-        request.for_key(key).expect("keyed").acquire(TIMEOUT).err()
-    ));
-    assert!(impossible(
-        request.for_key(key).expect("keyed").reserve(MINUTE).err()
-    ));
+    assert!(impossible(request.try_acquire().err()));
+    assert!(impossible(request.acquire(TIMEOUT).err()));
+    assert!(impossible(request.reserve(MINUTE).err()));
     assert_eq!(table.counts(), [ROWS, 0, 0, 0]);
     for number in 0..ROWS {
         assert_eq!(table.remaining(&format!("key-{number}")), 0);

@@ -174,15 +174,8 @@ fn reuse_of_a_row_with_capacities(victim: &Victim) {
     let request = request.with("in_flight", 0).expect("declared");
     let request = request.with_override("tokens", 5_000).expect("a capacity");
     for number in 0..32 {
-        let key = format!("other {number}");
-        assert!(
-            request
-                .for_key(key)
-                .expect("keyed")
-                .check()
-                .expect("works")
-                .is_admitted()
-        );
+        let request = request.for_key(format!("other {number}")).expect("keyed");
+        assert!(request.check().expect("works").is_admitted());
     }
     first_acquire(victim);
 }

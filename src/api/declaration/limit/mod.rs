@@ -31,7 +31,7 @@ use window::{UtcOffset, Weekday, Window};
 /// | what is limited | which one | why |
 /// |---|---|---|
 /// | calls to a provider that counts a sliding window ("10 in any 2 seconds") | [`SlidingWindow`](Self::SlidingWindow) | it never admits more than the capacity in any window |
-/// | the same, with too many calls to log each (beyond 65,536 in a window), or with so many keys that 2 KiB for each [are too much](crate::Declaration::memory) | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and you declare what passes at once |
+/// | the same, with too many calls to log each (beyond 65,536 in a window), or with so many keys that 2 KiB for each [is too much](crate::Declaration::memory) | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and you declare what passes at once |
 /// | calls to a provider that has a token bucket, or says "requests per minute, with bursts" | [`TokenBucket`](Self::TokenBucket) with its numbers | it is the same rule |
 /// | a server of your own | [`Gcra`](Self::Gcra) with a burst that the server can take at once; a concurrency limit beside it | cheap, smooth, and [`retry_after`](crate::Verdict::retry_after) is exact |
 /// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`] and its [time zone](Limit::time_zone) | it starts again at midnight, as the bill does |
@@ -95,9 +95,8 @@ pub enum Algorithm {
     LeakyBucket,
     /// A counter per window. Twice the capacity may pass across a boundary.
     FixedWindow,
-    /// A log of what was taken. At most the capacity in any window, whatever is logged. With more requests in a window
-    /// than the log has [entries](Limit::entries), it may refuse early, by up to a 1024th of the window, or a 64th for
-    /// a key.
+    /// A log of what was taken. At most the capacity in any window. With more requests in a window than the log has
+    /// [entries](Limit::entries), units come back late, by up to a 1024th of the window, or a 64th for a key.
     SlidingWindow,
     /// Sub-windows, the oldest weighted by the share of it that remains: cheap at any capacity. They begin at
     /// multiples of their length since the Unix epoch, by the wall clock at the creation of the segment. At most
@@ -334,16 +333,16 @@ impl Limit {
     }
 
     /// The offset in minutes east of UTC at which a calendar window's days begin, from -1080 to 1080; 0 by default. It
-    /// can change in a live segment. Days that follow the changes of summer time have a [`time_zone`](Self::time_zone).
+    /// can change in a live segment. If days are to follow summer time, declare a [`time_zone`](Self::time_zone).
     pub fn utc_offset_minutes(mut self, minutes: i16) -> Self {
         self.utc_offset = Some(UtcOffset { minutes });
         self
     }
 
-    /// The time zone by whose clock the days of a calendar window begin, such as `"America/Los_Angeles"`, in place of an
-    /// offset. Days, weeks and months then begin at local midnight, or when clocks that leave it out first show something
-    /// later; so a day has 23 hours when summer time begins, and 25 when it ends. See [`TimeZone`] for where the zone is
-    /// looked up, and what happens when its rules change.
+    /// The time zone by whose clock the days of a calendar window begin, such as `"America/Los_Angeles"`, in place of
+    /// an offset. Days, weeks and months then begin at local midnight, or, if clocks skip it, when they are set
+    /// forward. So the day on which summer time begins has 23 hours, and the one on which it ends 25. See [`TimeZone`]
+    /// for where the zone is looked up, and what happens when its rules change.
     ///
     /// It can change in a live segment: what the open window counted stays counted until that window would have ended
     /// and until the new one ends, whichever is later. Not for limits that [hosts share](Self::fleet).
@@ -376,8 +375,8 @@ impl Limit {
     /// The default is 1024, which serves any capacity: at most a 1024th of the window is lost. In a keyed set it is
     /// the largest capacity of any tier in units, at most 64: a key then takes at most 2 KiB for each sliding window,
     /// and may be refused early by a 64th of the window. The number cannot change in a live segment: if you may
-    /// [raise](crate::Segment::apply) the capacity, declare as many entries as it may ever have units. What they take
-    /// can be [asked](crate::Declaration::memory) before.
+    /// [raise](crate::Segment::apply) the capacity, declare as many entries as it may ever have units.
+    /// [`Declaration::memory`](crate::Declaration::memory) says what that takes.
     pub fn entries(mut self, entries: u32) -> Self {
         self.entries = Some(entries);
         self

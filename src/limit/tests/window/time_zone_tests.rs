@@ -44,7 +44,7 @@ fn period(calendar: &Calendar, at: i64) -> (i64, i64) {
     seconds(calendar.period(at as u64 * SECOND))
 }
 
-/// What clocks show at each quarter of an hour: the day that they have shown at the latest, and which period that is in.
+/// For each quarter of an hour, the start of the period that contains the latest day that clocks have shown by then.
 fn periods_by_looking(calendar: &Calendar, from: i64, until: i64) -> Vec<(i64, i64)> {
     let offset = |at: i64| {
         let passed = calendar.local.transitions.iter().rfind(|it| it.at <= at);

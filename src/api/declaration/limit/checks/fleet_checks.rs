@@ -75,11 +75,11 @@ impl Limit {
         if let Some(advice) = self.unleasable() {
             return Err(misplaced(advice));
         }
-        // Not for lack of room: a zone can become an offset in a live segment.
+        // Not `unleasable`, which means no room for a lease: a zone can become an offset in a live segment.
         if self.time_zone.is_some() {
             return Err(misplaced(
-                "hosts share windows of one offset from UTC, which the store knows; remove it, or declare `utc_offset` in \
-                 place of `time_zone`",
+                "the store only knows windows at a fixed offset from UTC; remove it, or declare `utc_offset` in place \
+                 of `time_zone`",
             ));
         }
         let is_key = (1..=MAX_KEY_BYTES).contains(&fleet.key.len())
