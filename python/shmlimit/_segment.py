@@ -92,6 +92,9 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
                 _opened[self.path, self._options] = self
         for mismatch in self.mismatches:
             _tell(self.path, mismatch)
+        for warning in [] if declaration is None else declaration.warnings():
+            if _is_new(self.path, warning):
+                _log.warning("%s: %s", self.path, warning, extra={"segment": self.path})
         return self
 
     @property
@@ -264,15 +267,21 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         return report
 
 
-# Mismatches already logged: a program may open a segment in many places.
+# What is already logged of declarations: a program may open a segment in many places.
 _already_logged: set[tuple[str, str]] = set()
+
+
+def _is_new(path: str, message: str) -> bool:
+    """Whether this process has not logged that yet; from now on it has."""
+    is_new = (path, message) not in _already_logged
+    _already_logged.add((path, message))
+    return is_new
 
 
 def _tell(path: str, mismatch: dict[str, Any]) -> None:
     """Logs, once per process, how a segment differed from the declaration that it was opened with."""
-    if (path, mismatch["message"]) in _already_logged:
+    if not _is_new(path, mismatch["message"]):
         return
-    _already_logged.add((path, mismatch["message"]))
     # A change by a higher version is intended.
     level = logging.INFO if mismatch["outcome"] == "upgraded" else logging.WARNING
     fields = {name: value for name, value in mismatch.items() if name not in ("message", "set")}
@@ -337,7 +346,7 @@ def open(  # noqa: A001
             `retry_after`, `waited`, `admitted`, and `left_out`: how many events were suppressed since the last record.
         fleet: The store that hosts share, for limits declared with `fleet`: its URL, such as
             `"redis://10.0.0.5:6379/0"`, or `{"url": ..., "host": ...}`. It must not contain a user or a password. Only
-            with `LimitSet`s.
+            with `LimitSet`s. Shared limits without a version, or with a burst below one lease, are logged as a warning.
         ask_store: Whether this process takes part in asking that store, if the segment has one. A native thread does
             so, without ever taking the GIL; forked children get one, too. It runs until the last object of the segment
             opened here is gone or closed, and never with a `clock`. One process per host asks at a time.

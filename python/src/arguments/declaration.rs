@@ -69,6 +69,11 @@ impl Declaration {
         Ok(self.declaration.memory().or_raise(py)?.bytes)
     }
 
+    /// What is allowed but worth a second look, each a sentence.
+    fn warnings(&self) -> Vec<String> {
+        self.declaration.warnings()
+    }
+
     /// The path of the segment's file, if declared.
     #[getter]
     fn path(&self) -> Option<PathBuf> {

@@ -160,6 +160,18 @@ def test_what_cannot_be_shared_is_an_error(
     assert "secret" not in str(raised.value)
 
 
+def test_limits_that_are_shared_without_a_version_are_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        sl.open(tmp_path / "host.limits", tokens(), fleet=unreachable(), ask_store=False)
+    (record,) = [record for record in caplog.records if "without a version" in record.getMessage()]
+    assert (record.name, record.levelname) == ("shmlimit", "WARNING")
+    caplog.clear()
+    sl.open(tmp_path / "versioned.limits", tokens(), fleet=unreachable(), ask_store=False, version=1)
+    assert not caplog.records
+
+
 def test_without_a_store_there_is_no_thread(tmp_path: Path) -> None:
     segment = sl.open(tmp_path / "local.limits", sl.LimitSet("mail", [sl.Calls("sent", 1, "1h")]))
     assert segment.store_thread is None

@@ -137,7 +137,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// |---|---|---|
 /// | `name` | 1 to 64 bytes without control characters; no part between `/` may be empty or begin with `.`; unique | required |
 /// | `metadata` | up to 32 strings of up to 256 bytes, with keys of 1 to 64 bytes without control characters | none |
-/// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true, overrides = false }`; `when_full` may be `"evict_least_used"` or `"evict_oldest"`, see [`Keyed`] | one state for all |
+/// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true, overrides = false }`; `when_full` may be `"evict_least_used"` or `"evict_oldest"`, see [`Keyed`]; `keyed = 100_000` is a table with this `max_keys` | one state for all |
 /// | `holds` | how many permits can hold something at once; in a keyed set, in each shard of its table: see [`SetDeclaration::holds`] | depends on capacities and `max_keys` |
 /// | `waiters` | how many requests can wait in the queue; in a keyed set, in each shard of its table: 0 to 65536 | 5120; 512 in a keyed set |
 /// | `labels` | whether holds show the labels of their requests: see [`SetDeclaration::labels`] | `false` |

@@ -71,8 +71,8 @@ impl Declaration {
         Ok(())
     }
 
-    /// Warnings about what is allowed but worth a second look, each a sentence that names the limit. Empty for most
-    /// declarations.
+    /// Warnings about what is allowed but worth a second look, each a sentence that names the limit or field. Empty for
+    /// most declarations.
     ///
     /// ```
     /// use std::time::Duration;
@@ -96,7 +96,22 @@ impl Declaration {
             });
             warnings.flatten().collect::<Vec<_>>()
         };
-        self.sets.iter().flat_map(of_set).collect()
+        let of_limits = self.sets.iter().flat_map(of_set);
+        of_limits.chain(self.version_warning()).collect()
+    }
+
+    /// A warning about shared limits without a version: until then a changed one stops the hosts that declare it.
+    fn version_warning(&self) -> Option<String> {
+        let mut limits = self.sets.iter().flat_map(|set| &set.limits);
+        let shared = limits.find_map(|limit| limit.fleet.as_ref())?;
+        self.segment.version().is_none().then(|| {
+            format!(
+                "fleet: without a version, a change of a limit that hosts share, such as {:?}, stops each host that makes \
+                 it for as long as others declare the former limit: declare [segment] version = 1, and raise it with \
+                 each change",
+                shared.key()
+            )
+        })
     }
 
     /// The store that hosts share, if one is declared.

@@ -1,6 +1,10 @@
 //! Sets in which every key has its own state.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::api::declaration::place::{Place, check_range};
 use crate::choices::WhenFull;
@@ -41,6 +45,36 @@ pub struct Keyed {
     pub(in crate::api::declaration) store_keys: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::api::declaration) overrides: Option<bool>,
+}
+
+/// Reads the `keyed` of a set: a table, or only how many keys there is room for.
+pub(super) fn table_or_max_keys<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Keyed>, D::Error> {
+    struct Written;
+
+    impl<'de> Visitor<'de> for Written {
+        type Value = Keyed;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("how many keys there is room for, or a table such as { max_keys = 100_000 }")
+        }
+
+        fn visit_u64<E: Error>(self, max_keys: u64) -> Result<Keyed, E> {
+            Ok(Keyed::new(max_keys))
+        }
+
+        fn visit_i64<E: Error>(self, max_keys: i64) -> Result<Keyed, E> {
+            // What is below zero is as invalid as zero, which is refused with the range.
+            Ok(Keyed::new(u64::try_from(max_keys).unwrap_or(0)))
+        }
+
+        fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Keyed, M::Error> {
+            Keyed::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+
+    deserializer.deserialize_any(Written).map(Some)
 }
 
 impl Keyed {

@@ -69,7 +69,11 @@ pub struct SetDeclaration {
     pub(super) labels: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) collect_within: Option<Window>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "keyed::table_or_max_keys",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(super) keyed: Option<Keyed>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) metadata: BTreeMap<String, String>,

@@ -165,9 +165,8 @@ fn no_url_with_a_secret_is_declared_nor_repeated() {
 fn a_burst_below_one_lease_is_declared_with_a_warning() {
     let declared = |burst: &str| {
         let lines = format!("{CALLS}, burst = {burst}, {FLEET}");
-        Declaration::from_toml(&in_fleet(&lines))
-            .expect("valid")
-            .warnings()
+        let declaration = Declaration::from_toml(&in_fleet(&lines)).expect("valid");
+        declaration.version(1).warnings()
     };
     assert_eq!(declared("200"), Vec::<String>::new());
     let warnings = declared("199");
@@ -175,6 +174,19 @@ fn a_burst_below_one_lease_is_declared_with_a_warning() {
         matches!(&warnings[..], [warning] if warning.contains("a burst of 199 units is below the 200")),
         "{warnings:?}"
     );
+}
+
+#[test]
+fn limits_are_shared_without_a_version_with_a_warning() {
+    let shared = Declaration::from_toml(&in_fleet(&format!("{CALLS}, {FLEET}"))).expect("valid");
+    let warnings = shared.warnings();
+    assert!(
+        matches!(&warnings[..], [warning] if warning.contains("\"org/calls\"") && warning.contains("version = 1")),
+        "{warnings:?}"
+    );
+    assert_eq!(shared.version(1).warnings(), [""; 0]);
+    let alone = Declaration::from_toml(&in_fleet(CALLS)).expect("valid");
+    assert_eq!(alone.warnings(), [""; 0]);
 }
 
 #[test]

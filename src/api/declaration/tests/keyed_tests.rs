@@ -104,6 +104,30 @@ fn toml_and_code_declare_the_same_table_and_networks() {
 }
 
 #[test]
+fn a_number_of_keys_is_a_table_of_that_size() {
+    let read = |keyed: &str| {
+        let text = format!(
+            "[[set]]\nname = \"s\"\nkeyed = {keyed}\n[[set.limit]]\nname = \"a\"\nkind = \"concurrency\"\ncapacity = 1\n"
+        );
+        Declaration::from_toml(&text)
+    };
+    let (number, table) = (read("1_000"), read("{ max_keys = 1_000 }"));
+    assert_eq!(number.expect("valid"), table.expect("valid"));
+    for (keyed, said) in [
+        ("0", "keyed / max_keys"),
+        ("-5", "keyed / max_keys"),
+        ("1.5", "how many keys there is room for, or a table"),
+        ("true", "how many keys there is room for, or a table"),
+        ("\"1000\"", "how many keys there is room for, or a table"),
+        ("{ max_keys = 5, rows = 1 }", "unknown field `rows`"),
+        ("{}", "missing field `max_keys`"),
+    ] {
+        let error = read(keyed).expect_err(keyed).to_string();
+        assert!(error.contains(said), "{keyed}: {error}");
+    }
+}
+
+#[test]
 fn a_shard_has_holds_and_waiters_of_its_own() {
     let shard = |set: SetDeclaration| {
         let plan = set.compile(None).expect("valid");
