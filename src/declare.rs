@@ -13,11 +13,11 @@
 //! ([`Difference`]), what a process does about a segment that was declared differently ([`OnMismatch`], [`Mismatch`],
 //! [`MismatchOutcome`]), and what is wrong with a word that a person wrote ([`ParseError`]).
 
-pub use crate::api::declaration::{
+pub use crate::api::segment::mismatch::{Mismatch, MismatchOutcome, OnMismatch};
+pub use crate::choices::{Kind, LockKind, Outage, WhenFull};
+pub use crate::declaration::{
     Adaptive, Align, Amount, Bound, Checkpoint, ClockSource, Credit, FleetLease, FleetOptions, LimitOptions,
     SegmentOptions, TimeZone, Weekday,
 };
-pub use crate::api::segment::mismatch::{Mismatch, MismatchOutcome, OnMismatch};
-pub use crate::choices::{Kind, LockKind, Outage, WhenFull};
 pub use crate::error::Difference;
 pub use crate::words::ParseError;

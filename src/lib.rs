@@ -91,6 +91,7 @@ compile_error!(
 mod api;
 mod callers_code;
 mod choices;
+mod declaration;
 pub mod declare;
 #[cfg(doc)]
 pub mod documentation;
@@ -113,7 +114,6 @@ mod units;
 mod weak_memory;
 mod words;
 
-pub use api::declaration::{Algorithm, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
 pub use api::fleet;
 pub use api::key::Key;
 pub use api::key::address::Address;
@@ -125,6 +125,7 @@ pub use api::segment::open_options::OpenOptions;
 pub use api::segment::{Removal, Segment};
 pub use api::set::checked::Checked;
 pub use api::set::limit_set::LimitSet;
+pub use declaration::{Algorithm, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
 pub use engine::RefusalReason;
 pub use error::{
     ChangeError, DeclarationError, Error, OpenError, PermitError, RemovalCause, RequestError, SegmentError,

@@ -1,7 +1,6 @@
 //! The public API.
 
 pub(crate) mod clock_check;
-pub(crate) mod declaration;
 pub mod fleet;
 pub(crate) mod key;
 pub(crate) mod permit;

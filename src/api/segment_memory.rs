@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::declaration::stored::{StoredDeclaration, StoredSet};
-use super::declaration::{Declaration, SetDeclaration};
 use super::snapshot::{FileReader, SegmentReader};
+use crate::declaration::stored::{StoredDeclaration, StoredSet};
+use crate::declaration::{Declaration, SetDeclaration};
 use crate::error::DeclarationError;
 use crate::shm::layout::geometry::{Geometry, SetGeometry};
 use crate::shm::layout::records::{ALIGNMENT, HoldLabel};

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use super::fields::{Fields, Policies, Promises, Wording, retry_after};
 use super::problem::{self, Problem};
-use crate::api::declaration::SetDeclaration;
-use crate::api::declaration::stored::StoredSet;
 use crate::api::refusal::{Refusal, Verdict};
 use crate::api::set::limit_set::LimitSet;
+use crate::declaration::SetDeclaration;
+use crate::declaration::stored::StoredSet;
 use crate::engine::TierIndex;
 use crate::error::Error;
 use crate::words::words;

@@ -23,6 +23,10 @@ const LAYERS: &[Layer] = &[
         may_use_peers: false,
     },
     Layer {
+        modules: &["declaration"],
+        may_use_peers: false,
+    },
+    Layer {
         modules: &["api"],
         may_use_peers: false,
     },

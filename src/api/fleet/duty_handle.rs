@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::lease_request::{LeaseReply, LeaseRequest, LeasedLimit};
 use super::store_problem::StoreProblem;
-use crate::api::declaration::FleetOptions;
-use crate::api::declaration::stored::StoredSet;
 use crate::api::segment::Segment;
+use crate::declaration::FleetOptions;
+use crate::declaration::stored::StoredSet;
 use crate::engine::{AskedLease, EXCHANGE, SegmentEngine, TakenDuty};
 use crate::error::Error;
 use crate::limit::{Answer, Problem};

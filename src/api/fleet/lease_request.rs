@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::api::declaration::{Limit, Weekday, Window};
 use crate::choices::Kind;
+use crate::declaration::{Limit, Weekday, Window};
 
 /// How a limit that hosts share is counted, in whole units. Hosts that use the same key of the store must declare it
 /// alike; their [texts](Self#impl-Display-for-LeasedLimit) are compared.

@@ -1,9 +1,9 @@
 //! Which tier of its set a key is in.
 
 use super::Key;
-use crate::api::declaration::set::tier::DEFAULT_TIER;
 use crate::api::request::Request;
 use crate::api::set::limit_set::LimitSet;
+use crate::declaration::set::tier::DEFAULT_TIER;
 use crate::engine::TierIndex;
 use crate::error::{ChangeError, Error, RequestError};
 

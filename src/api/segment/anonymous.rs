@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Segment;
 use super::open_options::OpenOptions;
 use super::opening::with_blueprint;
-use crate::api::declaration::Declaration;
+use crate::declaration::Declaration;
 use crate::error::Error;
 #[cfg(doc)]
 use crate::error::OpenError;

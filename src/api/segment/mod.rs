@@ -16,9 +16,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::declaration::Declaration;
 use super::set::limit_set::LimitSet;
 use super::snapshot::{KeySnapshot, KeySource, Owners, SegmentSnapshot, SnapshotSource};
+use crate::declaration::Declaration;
 use crate::error::{Error, RequestError};
 #[cfg(doc)]
 use crate::error::{OpenError, SegmentError};

@@ -12,10 +12,10 @@ use super::definitions::compiled_definitions::{compile_definitions, compile_one,
 use super::mismatch::{Author, Mismatch, needs_another_file};
 use super::open_options::OpenOptions;
 use super::shared_segment::SharedSegment;
-use crate::api::declaration::Declaration;
 use crate::api::request_events::{Observer, RequestEvents};
 use crate::api::segment_memory::SegmentPlan;
 use crate::api::wait::unused_batches::note_handle;
+use crate::declaration::Declaration;
 use crate::engine::{EngineOptions, LockWait, SegmentEngine};
 use crate::error::{Difference, Error, OpenError, RemovalCause, SegmentError};
 use crate::shm::file::attach::{Admission, Candidate, attach};

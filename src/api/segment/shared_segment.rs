@@ -8,8 +8,8 @@ use once_cell::race::OnceBox;
 
 use super::mismatch::Mismatch;
 use super::open_options::OpenOptions;
-use crate::api::declaration::Declaration;
 use crate::api::request_events::RequestEvents;
+use crate::declaration::Declaration;
 use crate::engine::SegmentEngine;
 use crate::error::Error;
 use crate::shm::process::fork_identity::ProcessMutex;

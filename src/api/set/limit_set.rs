@@ -6,8 +6,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::api::declaration::{InvalidAmount, Limit, Scale, SetDeclaration};
 use crate::api::segment::shared_segment::SharedSegment;
+use crate::declaration::{InvalidAmount, Limit, Scale, SetDeclaration};
 use crate::engine::{SetEngine, TableUsage};
 use crate::error::{Error, RequestError};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::declaration::Declaration;
 use crate::api::fleet::{DutySnapshot, FleetSnapshot};
+use crate::declaration::Declaration;
 use crate::engine::{SetEngine, duty_of, host_number};
 use crate::limit::Now;
 use crate::shm::layout::records::Header;

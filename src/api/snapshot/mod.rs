@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::declaration::Declaration;
 use super::fleet::{FleetSnapshot, LeaseSnapshot};
 use crate::choices::{Kind, LockKind};
+use crate::declaration::Declaration;
 use crate::engine::{
     DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine, Shard,
     ShardAt, ShardObservation, observe_shard,

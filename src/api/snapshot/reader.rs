@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Owners, SegmentSnapshot, SnapshotSource, kernel_time};
-use crate::api::declaration::Declaration;
-use crate::api::declaration::stored::StoredDeclaration;
 use crate::api::segment::definitions::compiled_definitions::{compile_definitions, compile_one};
+use crate::declaration::Declaration;
+use crate::declaration::stored::StoredDeclaration;
 use crate::engine::{Definitions, SetEngine, place_sets};
 use crate::error::{Error, OpenError, RequestError, SegmentError};
 use crate::shm::file::attach::{Observed, observe};

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::super::policy_headers::{Advertise, PolicyHeaders};
 use super::{Fields, quoted, retry_after, whole_seconds};
-use crate::api::declaration::{Adaptive, Amount, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
 use crate::api::permit::{Outcome, Permit};
 use crate::api::refusal::{Refusal, Verdict};
 use crate::api::segment::Segment;
 use crate::api::set::limit_set::LimitSet;
+use crate::declaration::{Adaptive, Amount, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -6,10 +6,10 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::declaration::{Limit, Window};
 use crate::api::refusal::{Refusal, Verdict};
 use crate::api::set::limit_set::LimitSet;
 use crate::choices::Kind;
+use crate::declaration::{Limit, Window};
 use crate::engine::LimitRules;
 
 /// The largest integer of a structured field.

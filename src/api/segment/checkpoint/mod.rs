@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::definitions::compiled_definitions::compile_definitions;
 use super::open_options::OpenOptions;
 use super::shared_segment::SharedSegment;
-use crate::api::declaration::{Checkpoint, Declaration};
 #[cfg(feature = "tracing")]
 use crate::callers_code::contained;
+use crate::declaration::{Checkpoint, Declaration};
 use crate::error::{Error, OpenError, SegmentError};
 use crate::shm::file::attach::Admission;
 use crate::shm::file::creation::checkpoint_file::{CheckpointFile, SavedImages, TakenAt};

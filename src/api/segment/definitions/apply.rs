@@ -1,10 +1,10 @@
 //! Live changes of a segment's declaration.
 
 use super::bring_into_force::{cannot_apply, grown_too_long};
-use crate::api::declaration::Declaration;
 use crate::api::segment::mismatch::{Author, Step, compare};
 use crate::api::segment::{Form, Segment};
 use crate::api::snapshot::{FileReader, SegmentReader};
+use crate::declaration::Declaration;
 use crate::error::{Difference, Error};
 
 impl Segment {

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::api::declaration::Declaration;
-use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
 use crate::api::segment::mismatch::{Author, Mismatch, MismatchOutcome, Step, compare, compare_set};
 use crate::api::segment::shared_segment::SharedSegment;
+use crate::declaration::Declaration;
+use crate::declaration::stored::{StoredDeclaration, StoredSet};
 use crate::engine::{Applied, SegmentEngine};
 use crate::error::{ChangeError, Difference, Error};
 

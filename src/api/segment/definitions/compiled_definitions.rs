@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
+use crate::declaration::stored::{StoredDeclaration, StoredSet};
 use crate::engine::terms::plan::SetPlan;
 use crate::error::{Error, SegmentError};
 use crate::shm::file::verified::{CreationOptions, Verified};

@@ -8,8 +8,8 @@ use std::path::Path;
 pub(crate) use remedy::needs_another_file;
 use remedy::{can_be_applied, change_mode, is_in_use};
 
-use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
-use crate::api::declaration::{Declaration, FleetOptions, SetDeclaration};
+use crate::declaration::stored::{StoredDeclaration, StoredSet};
+use crate::declaration::{Declaration, FleetOptions, SetDeclaration};
 use crate::error::{Difference, Error, ProcessId};
 use crate::limit::RuleOperations;
 use crate::shm::file::attach::Admission;

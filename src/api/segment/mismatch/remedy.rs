@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::api::declaration::Declaration;
-use crate::api::declaration::stored::StoredDeclaration;
+use crate::declaration::Declaration;
+use crate::declaration::stored::StoredDeclaration;
 use crate::error::{Difference, Error, OpenError, ProcessId, processes};
 
 /// The most commands to suggest. Beyond that, one command applies the whole declaration.

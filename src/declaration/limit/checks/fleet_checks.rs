@@ -1,0 +1,131 @@
+//! Checks of limits that hosts share.
+
+use std::time::Duration;
+
+use crate::choices::Kind;
+use crate::declaration::limit::window::Window;
+use crate::declaration::limit::{Algorithm, Align, Limit};
+use crate::declaration::options::fleet::FleetOptions;
+use crate::declaration::place::Place;
+use crate::error::DeclarationError;
+use crate::units::NANOS_PER_SECOND;
+
+const MAX_KEY_BYTES: usize = 200;
+const MIN_LEASE: Duration = Duration::from_millis(100);
+const MAX_LEASE: Duration = Duration::from_secs(3600);
+
+impl Limit {
+    /// Whether hosts can share a limit of this kind and algorithm, in a set that is not keyed.
+    pub(in crate::declaration) fn can_be_leased(&self) -> bool {
+        self.unleasable().is_none()
+    }
+
+    /// What keeps hosts from sharing the limit, and what to do about it.
+    fn unleasable(&self) -> Option<&'static str> {
+        if self.capacity.is_unlimited() {
+            return Some("what is unlimited needs no lease; remove it, or declare a capacity");
+        }
+        match (self.kind, self.effective_algorithm()) {
+            (Kind::Concurrency, _) if self.adaptive.is_some() => {
+                Some("an adaptive capacity is found by each host for itself; remove it, or remove `adaptive`")
+            }
+            (_, Some(Algorithm::FixedWindow)) if self.align == Some(Align::FirstUse) => Some(
+                "windows that start with their first use differ from host to host; remove it, or declare align = \"utc\"",
+            ),
+            (_, Some(Algorithm::SlidingWindow | Algorithm::SlidingWindowCounter)) => Some(
+                "hosts share gcra, token_bucket, leaky_bucket and fixed_window only; remove it, or declare one of them",
+            ),
+            _ => None,
+        }
+    }
+
+    pub(in crate::declaration) fn check_fleet(
+        &self,
+        place: &Place<'_>,
+        is_keyed: bool,
+        options: Option<&FleetOptions>,
+    ) -> Result<(), DeclarationError> {
+        let Some(fleet) = &self.fleet else {
+            return Ok(());
+        };
+        let misplaced = |advice: &str| DeclarationError::Misplaced {
+            place: place.field("fleet"),
+            given: format!("key = {:?}", fleet.key),
+            advice: advice.to_owned(),
+        };
+        if options.is_none() {
+            return Err(DeclarationError::Missing {
+                place: "fleet".to_owned(),
+                advice: format!(
+                    "{} is shared by hosts, which needs a store: declare [fleet] url = \"redis://...\"",
+                    place.here()
+                ),
+            });
+        }
+        if is_keyed {
+            return Err(misplaced(
+                "hosts do not share limits of single keys; remove it, or declare the limit in a set that is not keyed",
+            ));
+        }
+        if self.credit.is_some() {
+            return Err(misplaced(
+                "a process would draw batches from what is leased for a moment only; remove it, or remove `credit`",
+            ));
+        }
+        if let Some(advice) = self.unleasable() {
+            return Err(misplaced(advice));
+        }
+        // Not `unleasable`, which means no room for a lease: a zone can become an offset in a live segment.
+        if self.time_zone.is_some() {
+            return Err(misplaced(
+                "the store only knows windows at a fixed offset from UTC; remove it, or declare `utc_offset` in place \
+                 of `time_zone`",
+            ));
+        }
+        let is_key = (1..=MAX_KEY_BYTES).contains(&fleet.key.len())
+            && !fleet
+                .key
+                .chars()
+                .any(|char| char.is_control() || matches!(char, '{' | '}'));
+        if !is_key {
+            return Err(DeclarationError::Name {
+                place: place.field("fleet / key"),
+                given: fleet.key.clone(),
+                rule: "write 1 to 200 bytes without control characters and braces",
+            });
+        }
+        match fleet.lease {
+            None => Ok(()),
+            Some(Window::Span(length)) if (MIN_LEASE..=MAX_LEASE).contains(&length) => Ok(()),
+            Some(length) => Err(place.value(
+                "fleet / lease",
+                length,
+                "is no length for a lease: choose from \"100ms\" to \"1h\"",
+            )),
+        }
+    }
+
+    /// A warning about a shared limit whose burst is below what comes back during one lease, so that every unit may
+    /// need a question to the store.
+    pub(in crate::declaration) fn fleet_warning(&self, place: &Place<'_>) -> Option<String> {
+        let fleet = self.fleet.as_ref()?;
+        let canonical = self.canonical().per_window();
+        let Some(Window::Span(window)) = canonical.window else {
+            return None;
+        };
+        let capacity = canonical.capacity_units()?;
+        let burst = canonical
+            .burst
+            .as_ref()
+            .and_then(|burst| canonical.units(burst).ok()?)?;
+        let by_lease = u128::from(capacity) * fleet.lease_length().as_nanos() / window.as_nanos().max(1);
+        (u128::from(burst) < by_lease).then(|| {
+            format!(
+                "{}: a burst of {burst} units is below the {by_lease} that come back during one lease of {:.1} s, so the \
+                 store may have to be asked for every few units: declare a larger burst, or a shorter lease",
+                place.here(),
+                fleet.lease_length().as_nanos() as f64 / NANOS_PER_SECOND as f64,
+            )
+        })
+    }
+}

@@ -1,0 +1,328 @@
+//! Checks of a limit by itself, on each field as it was written.
+
+mod credit_checks;
+mod fleet_checks;
+mod shared_limit;
+pub(in crate::declaration) mod shortest_window;
+
+use serde::Serialize;
+
+use crate::choices::Kind;
+use crate::declaration::limit::adaptive::Adaptive;
+use crate::declaration::limit::amount::Amount;
+use crate::declaration::limit::window::{UtcOffset, Window};
+use crate::declaration::limit::{Algorithm, Limit};
+use crate::declaration::place::{Place, check_range};
+use crate::error::DeclarationError;
+use crate::units::nanos_from_duration;
+
+const MAX_ENTRIES: u64 = 65_536;
+
+impl Limit {
+    pub(in crate::declaration) fn check(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+        self.check_fields_belong(place)?;
+        self.check_fields_are_there(place)?;
+        self.check_values(place)?;
+        self.check_credit(place)
+    }
+
+    /// Rejects fields that have no effect beside the others.
+    fn check_fields_belong(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+        let algorithm = self.effective_algorithm();
+        let windowed = self.kind != Kind::Concurrency;
+        let chooses = matches!(self.kind, Kind::Calls | Kind::Rate);
+        let scaled = matches!(self.kind, Kind::Rate | Kind::Budget);
+        let leaky = algorithm == Some(Algorithm::LeakyBucket);
+        let fixed = algorithm == Some(Algorithm::FixedWindow);
+        let by_rate = self.rate.is_some() || self.interval.is_some();
+        let calendar = self.window.is_some_and(Window::is_calendar);
+
+        let demand = |field, given: Option<String>, belongs: bool, advice: &str| match given {
+            Some(given) if !belongs => Err(DeclarationError::Misplaced {
+                place: place.field(field),
+                given,
+                advice: advice.to_owned(),
+            }),
+            _ => Ok(()),
+        };
+        demand(
+            "unit",
+            written(&self.unit),
+            scaled,
+            "calls and concurrency are counted in ones; remove it, or declare kind = \"rate\"",
+        )?;
+        demand(
+            "algorithm",
+            written(&self.algorithm),
+            chooses || (self.kind == Kind::Budget && self.algorithm == Some(Algorithm::FixedWindow)),
+            "a concurrency limit has no algorithm and a budget counts in a fixed window; remove it",
+        )?;
+        demand(
+            "rate",
+            written(&self.rate),
+            leaky,
+            "only a leaky bucket has a `rate` per `interval`; remove both and declare `capacity` per `window`, or \
+             declare algorithm = \"leaky_bucket\"",
+        )?;
+        demand(
+            "interval",
+            written(&self.interval),
+            leaky,
+            "only a leaky bucket has a `rate` per `interval`; declare `window`, or algorithm = \"leaky_bucket\"",
+        )?;
+        demand(
+            "window",
+            written(&self.window),
+            windowed,
+            "a concurrency limit counts what is held now, over no window; remove it, or declare kind = \"calls\"",
+        )?;
+        demand(
+            "window",
+            written(&self.window),
+            !by_rate,
+            "`rate` per `interval` says already how fast the bucket drains; remove it, or remove both",
+        )?;
+        demand(
+            "window",
+            written(&self.window),
+            !calendar || fixed,
+            "only a fixed window follows the calendar; declare algorithm = \"fixed_window\", or a length such as \
+             \"24h\"",
+        )?;
+        demand(
+            "burst",
+            written(&self.burst),
+            algorithm.is_some_and(Algorithm::keeps_backlog),
+            "only gcra, token_bucket and leaky_bucket have a burst; remove it, or declare one of them",
+        )?;
+        demand(
+            "burst",
+            written(&self.burst),
+            !by_rate,
+            "beside `rate` per `interval`, `capacity` is the size of the bucket; remove it",
+        )?;
+        demand(
+            "align",
+            written(&self.align),
+            fixed && !calendar,
+            "only fixed windows and budgets with a length of time are aligned; remove it, or declare algorithm = \
+             \"fixed_window\" with a window such as \"60s\"",
+        )?;
+        demand(
+            "utc_offset",
+            written(&self.utc_offset),
+            calendar,
+            "only calendar windows have an offset from UTC; remove it, or declare a window such as \
+             \"calendar:day\"",
+        )?;
+        demand(
+            "time_zone",
+            self.time_zone.as_ref().map(|zone| format!("{:?}", zone.name())),
+            calendar,
+            "only calendar windows are of a time zone; remove it, or declare a window such as \"calendar:day\"",
+        )?;
+        demand(
+            "utc_offset",
+            written(&self.utc_offset),
+            self.time_zone.is_none(),
+            "a time zone says what the offset is at any time; remove one of them",
+        )?;
+        demand(
+            "week_start",
+            written(&self.week_start),
+            self.window == Some(Window::Week),
+            "only weeks start on a weekday; remove it, or declare window = \"calendar:week\"",
+        )?;
+        demand(
+            "buckets",
+            written(&self.buckets),
+            algorithm == Some(Algorithm::SlidingWindowCounter),
+            "only a sliding_window_counter has buckets; remove it, or declare that algorithm",
+        )?;
+        demand(
+            "entries",
+            written(&self.entries),
+            algorithm == Some(Algorithm::SlidingWindow),
+            "only a sliding_window has entries; remove it, or declare that algorithm",
+        )?;
+        demand(
+            "refund",
+            written(&self.refund),
+            chooses,
+            "what a concurrency limit lent always comes back, and a budget takes nothing in advance; remove it, or declare kind \
+             = \"rate\"",
+        )?;
+        demand(
+            "refund",
+            written(&self.refund),
+            self.refund != Some(true) || !self.keeps_windows_charged(),
+            "what processes draw in advance from a window, or hosts count together in one, stays charged; remove it, or \
+             `credit` or `fleet`, or declare algorithm = \"gcra\", \"token_bucket\" or \"leaky_bucket\"",
+        )?;
+        demand(
+            "lease",
+            written(&self.lease),
+            !windowed,
+            "only a concurrency limit is lent; remove it, or declare kind = \"concurrency\"",
+        )?;
+        demand(
+            "lease",
+            written(&self.lease),
+            !self.lease.is_some_and(Window::is_calendar),
+            "a lease is a length of time, such as \"30s\"",
+        )?;
+        demand(
+            "adaptive",
+            written(&self.adaptive),
+            !windowed,
+            "only the capacity of a concurrency limit adapts; remove it, or declare kind = \"concurrency\"",
+        )?;
+        for (field, given) in [("floor", &self.floor), ("ceiling", &self.ceiling)] {
+            demand(
+                field,
+                written(given),
+                self.adaptive.is_some(),
+                "only an adaptive capacity moves; remove it, or declare adaptive = \"aimd\", \"gradient\" or \
+                 \"vegas\"",
+            )?;
+        }
+        demand(
+            "latency_limit",
+            written(&self.latency_limit),
+            self.adaptive == Some(Adaptive::Aimd),
+            "only aimd goes by a latency that is declared; remove it, or declare adaptive = \"aimd\"",
+        )?;
+        demand(
+            "latency_limit",
+            written(&self.latency_limit),
+            !self.latency_limit.is_some_and(Window::is_calendar),
+            "a latency is a length of time, such as \"2s\"",
+        )?;
+        demand(
+            "prefix",
+            written(&self.prefix),
+            windowed,
+            "what is lent comes back to one key, not to its networks; remove it, or declare kind = \"calls\"",
+        )
+    }
+
+    fn check_fields_are_there(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+        let demand = |field, there: bool, advice: &str| {
+            let missing = || DeclarationError::Missing {
+                place: place.field(field),
+                advice: advice.to_owned(),
+            };
+            there.then_some(()).ok_or_else(missing)
+        };
+        demand(
+            "window",
+            self.window.is_some()
+                || self.interval.is_some()
+                || self.kind == Kind::Concurrency
+                || self.capacity.is_unlimited(),
+            "declare over what time the capacity counts, such as window = \"60s\"",
+        )?;
+        demand(
+            "ceiling",
+            self.adaptive.is_none() || self.ceiling.is_some(),
+            "declare the most that the adaptive capacity may rise to, such as ceiling = 200",
+        )
+    }
+
+    /// Requires every value to be in its range, naming the field that holds it.
+    fn check_values(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+        if let Some(unit) = &self.unit {
+            self.scale()
+                .map_err(|invalid| place.value("unit", unit, invalid))?;
+        }
+        self.check_amount("capacity", &self.capacity, place)?;
+        if self.adaptive.is_some() && self.capacity.is_unlimited() {
+            return Err(place.value(
+                "capacity",
+                &self.capacity,
+                "is nowhere for an adaptive capacity to start: write a number from `floor` to `ceiling`",
+            ));
+        }
+        for (field, amount) in [
+            ("rate", &self.rate),
+            ("burst", &self.burst),
+            ("floor", &self.floor),
+            ("ceiling", &self.ceiling),
+        ] {
+            let Some(amount) = amount else { continue };
+            if amount.is_unlimited() {
+                return Err(place.value(field, amount, "is for `capacity` only: write a number"));
+            }
+            if !(field == "rate" && self.drains_by_a_fraction()) {
+                self.check_amount(field, amount, place)?;
+            }
+        }
+        for (field, window) in [
+            ("window", self.window),
+            ("interval", self.interval),
+            ("lease", self.lease),
+            ("latency_limit", self.latency_limit),
+        ] {
+            match window {
+                Some(Window::Span(length)) if length.is_zero() => {
+                    return Err(place.value(
+                        field,
+                        Window::Span(length),
+                        "is no time: write a positive length",
+                    ));
+                }
+                Some(Window::Span(length)) if nanos_from_duration(length).is_none() => {
+                    return Err(place.value(
+                        field,
+                        Window::Span(length),
+                        "is more than 584 years: choose less",
+                    ));
+                }
+                Some(calendar) if field == "interval" && calendar.is_calendar() => {
+                    return Err(place.value(field, calendar, "is no fixed length: write one such as \"1s\""));
+                }
+                _ => {}
+            }
+        }
+        if let Some(offset) = self.utc_offset
+            && offset.minutes.unsigned_abs() > UtcOffset::MAX_MINUTES
+        {
+            return Err(place.value(
+                "utc_offset",
+                offset,
+                "is out of range: choose from -18:00 to +18:00",
+            ));
+        }
+        self.local_time(place)?;
+        if let Some(entries) = self.entries {
+            check_range(|| place.field("entries"), entries.into(), 1, MAX_ENTRIES)?;
+        }
+        let percent = self.effective_near_limit();
+        check_range(|| place.field("near_limit"), percent.into(), 1, 100)?;
+        if let Some(prefix) = self.prefix {
+            prefix.check(place)?;
+        }
+        Ok(())
+    }
+
+    fn check_amount(&self, field: &str, amount: &Amount, place: &Place<'_>) -> Result<(), DeclarationError> {
+        match self
+            .units(amount)
+            .map_err(|invalid| place.value(field, amount, invalid))?
+        {
+            Some(0) => Err(DeclarationError::OutOfRange {
+                place: place.field(field),
+                given: 0,
+                min: 1,
+                max: u64::MAX,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A field as TOML writes it.
+pub(in crate::declaration) fn written(field: &Option<impl Serialize>) -> Option<String> {
+    let value = toml::Value::try_from(field.as_ref()?);
+    Some(value.map_or_else(|error| error.to_string(), |value| value.to_string()))
+}

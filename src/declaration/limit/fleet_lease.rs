@@ -1,0 +1,96 @@
+//! How a limit that hosts share is declared.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use siphasher::sip128::SipHasher13;
+
+use super::window::{Weekday, Window};
+use crate::choices::Outage;
+
+/// How the hosts of a fleet share a limit: the key in the store, the length of leases, and what happens while the
+/// store is down. See [`Limit::fleet`](crate::Limit::fleet).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[must_use]
+pub struct FleetLease {
+    pub(in crate::declaration) key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::declaration) lease: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) outage: Option<Outage>,
+}
+
+/// The default length of leases.
+const LEASE: Duration = Duration::from_secs(2);
+
+impl FleetLease {
+    /// Shares a limit under a key of the store, 1 to 200 bytes, such as `"org/openai/tokens"`. All hosts that use the
+    /// key share the limit and must declare it alike.
+    pub fn new(key: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            lease: None,
+            outage: None,
+        }
+    }
+
+    /// How long units are leased to a host, from 100 ms to 1 h; 2 s by default. What a host cannot report because it
+    /// died counts as spent when its lease expires.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(Window::Span(lease));
+        self
+    }
+
+    /// What happens to the limit while the store does not answer; [`Outage::SpendOut`] by default.
+    pub fn outage(mut self, outage: Outage) -> Self {
+        self.outage = Some(outage);
+        self
+    }
+
+    /// The key in the store.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// How long units are leased for.
+    pub fn lease_length(&self) -> Duration {
+        match self.lease {
+            Some(Window::Span(length)) => length,
+            _ => LEASE,
+        }
+    }
+
+    /// What happens to the limit while the store does not answer.
+    pub fn outage_policy(&self) -> Outage {
+        self.outage.unwrap_or_default()
+    }
+
+    /// A number that stands for the key in the segment, so that a changed key is noticed.
+    pub(in crate::declaration) fn key_number(&self) -> u32 {
+        let hash = SipHasher13::new().hash(self.key.as_bytes());
+        // Zero means that there is no key yet.
+        (hash.h1 as u32).max(1)
+    }
+
+    /// The same with every default written out.
+    pub(in crate::declaration) fn canonical(&self) -> Self {
+        Self {
+            key: self.key.clone(),
+            lease: Some(self.lease.unwrap_or(Window::Span(LEASE))),
+            outage: Some(self.outage_policy()),
+        }
+    }
+}
+
+/// How a limit that hosts share is counted, in whole units.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseTerms {
+    pub(crate) unit: String,
+    pub(crate) capacity: u64,
+    /// Set if units come back evenly.
+    pub(crate) burst: Option<u64>,
+    pub(crate) window: Option<Window>,
+    pub(crate) utc_offset_minutes: i16,
+    pub(crate) week_start: Weekday,
+}

@@ -1,0 +1,7 @@
+//! The declared options of a segment besides its sets.
+
+pub(crate) mod checkpoint;
+pub(crate) mod clock_source;
+pub(in crate::declaration) mod file_mode;
+pub(crate) mod fleet;
+pub(crate) mod segment_options;

@@ -1,0 +1,96 @@
+//! What a keyed set requires of its limits.
+
+use super::SetDeclaration;
+use crate::declaration::limit::Limit;
+use crate::declaration::limit::checks::written;
+use crate::declaration::limit::prefix::Prefix;
+use crate::declaration::place::{Place, check_range};
+use crate::engine::terms::plan::LimitPlan;
+use crate::error::DeclarationError;
+
+const MAX_PREFIXES: u64 = 4;
+
+impl SetDeclaration {
+    /// Whether keys can have their own capacities.
+    pub(super) fn has_overrides(&self) -> bool {
+        self.keyed.as_ref().and_then(|keyed| keyed.overrides) == Some(true)
+    }
+
+    /// Requires that some limit can have a capacity per key, if overrides are declared.
+    pub(in crate::declaration) fn check_overrides(
+        &self,
+        place: &Place<'_>,
+        limits: &[LimitPlan],
+    ) -> Result<(), DeclarationError> {
+        if !self.has_overrides() {
+            return Ok(());
+        }
+        let advice = if self.limits.iter().any(|limit| limit.prefix.is_some()) {
+            "networks have no capacities of their own; remove it, or the prefixes of the limits"
+        } else if self.limits.iter().any(|limit| limit.credit.is_some()) {
+            "what a process has drawn in advance does not change with the capacity of its key; remove it, or the credit \
+             of the limit"
+        } else if limits.iter().all(|limit| limit.terms.is_none()) {
+            "every capacity of the set is unlimited or finds itself, so that no key can have another; remove it"
+        } else {
+            return Ok(());
+        };
+        Err(DeclarationError::Misplaced {
+            place: place.field("keyed / overrides"),
+            given: "true".to_owned(),
+            advice: advice.to_owned(),
+        })
+    }
+
+    /// Requires the prefixes of the limits to fit the set and one another. Each has been checked by itself.
+    pub(in crate::declaration) fn check_prefixes(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+        let mut distinct: Vec<(Prefix, &Limit)> = Vec::new();
+        for limit in &self.limits {
+            let place = Place {
+                limit: Some(&limit.name),
+                ..*place
+            };
+            let Some(prefix) = limit.prefix else { continue };
+            if self.keyed.is_none() {
+                return Err(DeclarationError::Misplaced {
+                    place: place.field("prefix"),
+                    given: written(&limit.prefix).unwrap_or_default(),
+                    advice: "only the keys of a keyed set are addresses; remove it, or declare the set with \
+                             keyed = { max_keys = 100_000 }"
+                        .to_owned(),
+                });
+            }
+            if let Some((other, named)) = distinct.iter().find(|(other, _)| !other.nests_with(&prefix)) {
+                return Err(DeclarationError::Value {
+                    place: place.field("prefix"),
+                    given: written(&limit.prefix).unwrap_or_default(),
+                    problem: format!(
+                        "is longer than that of limit {:?}, /{} and /{}, for one family of addresses and shorter for \
+                         the other: make it longer for both, or shorter for both",
+                        named.name, other.ipv4, other.ipv6
+                    ),
+                });
+            }
+            if distinct.iter().all(|(other, _)| *other != prefix) {
+                distinct.push((prefix, limit));
+            }
+        }
+        let without = self.limits.iter().find(|limit| limit.prefix.is_none());
+        if let (Some((prefix, named)), Some(without)) = (distinct.first(), without) {
+            let place = Place {
+                limit: Some(&without.name),
+                ..*place
+            };
+            return Err(DeclarationError::Missing {
+                place: place.field("prefix"),
+                advice: format!(
+                    "limit {:?} has one, so declare one here too (prefix = {{ ipv4 = 32, ipv6 = 128 }} for single \
+                     addresses), or remove that of /{} and /{}",
+                    named.name, prefix.ipv4, prefix.ipv6
+                ),
+            });
+        }
+        let count = distinct.len() as u64;
+        check_range(|| place.field("different prefixes"), count, 0, MAX_PREFIXES)
+    }
+}

@@ -1,0 +1,206 @@
+//! Limits that hosts share: what can and cannot be declared, and what is stored in a segment.
+
+use crate::declaration::stored::StoredSet;
+use crate::declaration::tests::*;
+use crate::limit::LEASE_WORDS;
+
+const CALLS: &str = "kind = \"calls\", capacity = 6000, window = \"60s\"";
+const HELD: &str = "kind = \"concurrency\", capacity = 9";
+const BUDGET: &str = "kind = \"budget\", capacity = 9, window = \"calendar:day\"";
+const FLEET: &str = "fleet = { key = \"org/calls\" }";
+
+fn in_fleet(lines: &str) -> String {
+    let url = "[fleet]\nurl = \"redis://10.0.0.5:6379/0\"\n";
+    format!(
+        "{url}{}",
+        limit_toml(&lines.replace(FLEET, "@")).replace('@', FLEET)
+    )
+}
+
+#[test]
+fn what_can_be_shared_is_stored_and_read_back() {
+    for limit in [
+        CALLS.to_owned(),
+        format!("{CALLS}, algorithm = \"leaky_bucket\""),
+        format!("{CALLS}, algorithm = \"fixed_window\""),
+        "kind = \"rate\", capacity = \"9.5\", unit = \"0.5\", window = \"60s\"".to_owned(),
+        HELD.to_owned(),
+        BUDGET.to_owned(),
+    ] {
+        let shared = Declaration::from_toml(&in_fleet(&format!("{limit}, {FLEET}"))).expect("valid");
+        let alone = Declaration::from_toml(&in_fleet(&limit)).expect("valid");
+        let text = shared.to_toml().expect("valid");
+        assert_eq!(
+            Declaration::from_toml(&text)
+                .expect("valid")
+                .to_toml()
+                .expect("valid"),
+            text
+        );
+        assert!(
+            text.contains("lease = \"2s\"") && text.contains("outage = \"spend_out\""),
+            "{text}"
+        );
+        // There is room for a lease even while the limit is not shared.
+        let words = |declaration: &Declaration| plan(declaration).state_words();
+        assert_eq!(words(&shared), words(&alone));
+        let without = Declaration::from_toml(&limit_toml(&limit)).expect("valid");
+        assert_eq!(words(&shared), words(&without) + LEASE_WORDS);
+        assert!(plan(&shared).rule.can_migrate(&plan(&alone).rule));
+        assert!(plan(&alone).rule.can_migrate(&plan(&shared).rule));
+        let stored = StoredSet::declared(shared.sets()[0].clone(), None).of_fleet(shared.fleet_options());
+        let read = StoredSet::from_text(&stored.to_text().expect("valid")).expect("as it was written");
+        assert_eq!(read.compile().expect("valid").limits[0].rule, plan(&shared).rule);
+    }
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused_with_what_to_do() {
+    for (lines, place, advice) in [
+        (
+            format!("{CALLS}, algorithm = \"sliding_window\""),
+            "fleet",
+            "gcra, token_bucket",
+        ),
+        (
+            format!("{CALLS}, algorithm = \"sliding_window_counter\""),
+            "fleet",
+            "gcra, token_bucket",
+        ),
+        (
+            format!("{CALLS}, algorithm = \"fixed_window\", align = \"first_use\""),
+            "fleet",
+            "align = \"utc\"",
+        ),
+        (
+            format!("{HELD}, adaptive = \"vegas\", ceiling = 20"),
+            "fleet",
+            "remove `adaptive`",
+        ),
+        (
+            format!("{CALLS}, credit = {{ batch = 10 }}"),
+            "fleet",
+            "remove `credit`",
+        ),
+        (
+            CALLS.replace("6000", "\"unlimited\""),
+            "fleet",
+            "declare a capacity",
+        ),
+    ] {
+        let error = error_of(&in_fleet(&format!("{lines}, {FLEET}")));
+        assert!(
+            error.starts_with(&format!("set \"s\" / limit \"l\" / {place}")) && error.contains(advice),
+            "{lines}: {error}"
+        );
+    }
+    let error = error_of(&limit_toml(&format!("{CALLS}, @")).replace('@', FLEET));
+    assert!(
+        error.starts_with("fleet is missing") && error.contains("declare [fleet] url"),
+        "{error}"
+    );
+    let keyed = in_fleet(&format!("{CALLS}, {FLEET}"))
+        .replace("name = \"s\"", "name = \"s\"\nkeyed = { max_keys = 9 }");
+    assert!(error_of(&keyed).contains("hosts do not share limits of single keys"));
+    for (fleet, expected) in [
+        ("fleet = { key = \"\" }", "1 to 200 bytes"),
+        ("fleet = { key = \"a{b}\" }", "braces"),
+        (
+            "fleet = { key = \"a\", lease = \"99ms\" }",
+            "from \"100ms\" to \"1h\"",
+        ),
+        ("fleet = { key = \"a\", outage = \"panic\" }", "panic"),
+        ("fleet = { key = \"a\", ttl = \"1s\" }", "ttl"),
+    ] {
+        let error = error_of(&in_fleet(&format!("{CALLS}, {FLEET}")).replace(FLEET, fleet));
+        assert!(error.contains(expected), "{fleet}: {error}");
+    }
+}
+
+#[test]
+fn no_key_is_shared_twice() {
+    let limit = |name: &str| Limit::calls(name, 9, MINUTE).fleet(FleetLease::new("org/calls"));
+    let set = SetDeclaration::new("s")
+        .add_limit(limit("a"))
+        .add_limit(limit("b"));
+    let declaration = Declaration::new().fleet_url("redis://h").add_set(set);
+    assert!(invalid(&declaration).contains("limit \"b\" / fleet / key is declared twice"));
+}
+
+#[test]
+fn no_url_with_a_secret_is_declared_nor_repeated() {
+    const SECRET: &str = "hunter2";
+    for url in [
+        format!("redis://:{SECRET}@10.0.0.5"),
+        format!("redis://user:{SECRET}@10.0.0.5:6379/0"),
+        format!("rediss://10.0.0.5?password={SECRET}"),
+        format!("redis://10.0.0.5/0?db=1&PASS={SECRET}"),
+        format!("redis://10.0.0.5?auth={SECRET}"),
+        format!("redis://10.0.0.5/0#{SECRET}"),
+        format!("{SECRET}@10.0.0.5"),
+        format!("http://{SECRET}"),
+        format!("redis:///{SECRET}"),
+        format!("redis://10.0.0.5/{SECRET} x"),
+    ] {
+        let declaration = declaring(Limit::calls("l", 9, MINUTE)).fleet_url(&*url);
+        let error = invalid(&declaration);
+        assert!(
+            error.starts_with("fleet / url") && !error.contains(SECRET),
+            "{error}"
+        );
+    }
+    for url in [
+        "redis://h",
+        "rediss://h:1/2",
+        "redis+sentinel://a:1,b:2/name",
+        "valkey://h",
+        "redis+sentinel://a/name?sentinel_auth=yes&protocol=resp3",
+    ] {
+        let declaration = declaring(Limit::calls("l", 9, MINUTE)).fleet_url(url);
+        declaration.validate().expect("a URL");
+    }
+}
+
+#[test]
+fn a_burst_below_one_lease_is_declared_with_a_warning() {
+    let declared = |burst: &str| {
+        let lines = format!("{CALLS}, burst = {burst}, {FLEET}");
+        let declaration = Declaration::from_toml(&in_fleet(&lines)).expect("valid");
+        declaration.version(1).warnings()
+    };
+    assert_eq!(declared("200"), Vec::<String>::new());
+    let warnings = declared("199");
+    assert!(
+        matches!(&warnings[..], [warning] if warning.contains("a burst of 199 units is below the 200")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn limits_are_shared_without_a_version_with_a_warning() {
+    let shared = Declaration::from_toml(&in_fleet(&format!("{CALLS}, {FLEET}"))).expect("valid");
+    let warnings = shared.warnings();
+    assert!(
+        matches!(&warnings[..], [warning] if warning.contains("\"org/calls\"") && warning.contains("version = 1")),
+        "{warnings:?}"
+    );
+    assert_eq!(shared.version(1).warnings(), [""; 0]);
+    let alone = Declaration::from_toml(&in_fleet(CALLS)).expect("valid");
+    assert_eq!(alone.warnings(), [""; 0]);
+}
+
+#[test]
+fn a_backing_is_applied_where_there_is_room_for_it() {
+    let of = |text: &str| Declaration::from_toml(text).expect("valid");
+    let (alone, shared) = (of(&in_fleet(CALLS)), of(&in_fleet(&format!("{CALLS}, {FLEET}"))));
+    let without = of(&limit_toml(CALLS));
+    for (asked, stored) in [(&shared, &alone), (&alone, &shared), (&without, &shared)] {
+        assert!(asked.applied_to(stored).is_ok(), "there is room");
+    }
+    let refused = shared.applied_to(&without).expect_err("there is no room");
+    assert!(
+        refused.iter().any(|it| it.path() == "fleet"),
+        "{:?}",
+        texts(&refused)
+    );
+}
