@@ -1,29 +1,30 @@
-"""A directory of segments, one for each kind and length of window, for limiters that make up limits as they go.
+"""A segment that is a directory, for limiters that make up limits as they go.
 
-Such a limiter first hears of "5 per minute" with the first request under it. A segment declares its limits when it is
-created, so each limit gets a file of its own, created by the first process that needs it.
+Such a limiter first hears of "5 per minute" with the first request under it. So each limit is a set of its own, in a
+file of its own, which the first process that needs it creates.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias, get_args
+from typing import TypeAlias
+from urllib.parse import quote, unquote
 
 import shmlimit
 from shmlimit import Keyed, LimitSet, SetHandle
 from shmlimit._declaration import WhenFull
 
+# How the names of sets tell what happens when they are full. A name has at most 64 bytes.
+_WHEN_FULL: dict[WhenFull, str] = {"evict_least_used": "", "evict_oldest": "-oldest", "refuse": "-refuse"}
+
 _Declare: TypeAlias = Callable[[], "list[shmlimit.Rate | shmlimit.Calls]"]
 
 _log = logging.getLogger("shmlimit")
-
-# Other files in the directory are ignored.
-_SUFFIX = ".limits"
-_SET = "keys"
 
 # Bytes for all files of a directory together, unless `max_keys` says how large they are: by default a container has
 # 64 MB in /dev/shm, and others use it, too. Each file takes a quarter of what the earlier ones left.
@@ -90,15 +91,15 @@ class WindowDirectory:
         """
         if max_keys is not None and max_keys < 1:
             raise ValueError(f"max_keys is {max_keys}, but must be at least 1")
-        if when_full not in get_args(WhenFull):
-            raise ValueError(f"when_full is {when_full!r}, but must be one of {', '.join(get_args(WhenFull))}")
+        if when_full not in _WHEN_FULL:
+            raise ValueError(f"when_full is {when_full!r}, but must be one of {', '.join(_WHEN_FULL)}")
         self.path = Path(path)
         self.when_full = when_full
         self._max_keys = max_keys
         # Other options mean other files, so that workers with different options, as during a rolling restart, do not
         # get in each other's way.
         keys = "auto" if max_keys is None else f"{max_keys}-keys"
-        self._shape = keys if when_full == "evict_least_used" else f"{keys}.{when_full}"
+        self._shape = f"{keys}{_WHEN_FULL[when_full]}"
         # No lock, which a fork could leave locked forever: opening a file twice does no harm.
         self._opened: dict[str, Table] = {}
         self._already_logged: set[str] = set()
@@ -109,7 +110,7 @@ class WindowDirectory:
         """Returns the set of a kind, for one use: already open, from its file, or from a new file.
 
         Args:
-            kind: Names the file; each declaration has its own.
+            kind: Begins the set's name; each declaration has its own.
             state_words: How many 64-bit words the limits keep for each key.
             declare: Declares the limits. Called if this process has not opened the file yet.
         """
@@ -124,15 +125,15 @@ class WindowDirectory:
         opened = self._opened.get(kind)
         if opened is None:
             try:
-                opened = self._opened.setdefault(kind, Table(shmlimit.open(self._file(kind))[_SET], self))
+                opened = self._opened.setdefault(kind, Table(self._open(kind), self))
             except (shmlimit.NotFound, shmlimit.Removed):
                 return None
         return opened.limits
 
     def known(self, beginning: str) -> Iterator[SetHandle]:
         """The existing sets with these options whose kind begins with `beginning`."""
-        ending = f".{self._shape}{_SUFFIX}"
-        for name in sorted(os.listdir(self.path)) if self.path.exists() else ():
+        ending = f".{self._shape}"
+        for name in map(unquote, sorted(os.listdir(self.path)) if self.path.exists() else ()):
             if name.startswith(beginning) and name.endswith(ending):
                 found = self.find(name.removesuffix(ending))
                 # None if it was removed since the listing.
@@ -171,29 +172,45 @@ class WindowDirectory:
             )
 
     def _create(self, kind: str, state_words: int, declare: _Declare) -> SetHandle:
-        path = self._file(kind)
         try:
-            return shmlimit.open(path)[_SET]
+            return self._open(kind)
         except (shmlimit.NotFound, shmlimit.Removed):
             pass  # Opening with a declaration replaces a retired file that is still there.
         max_keys = self._max_keys or self._keys_for_the_room_left(state_words)
         # A fixed window's row takes 66 bytes without the key's text, 114 with it.
         keyed = Keyed(max_keys, when_full=self.when_full, store_keys=False)
         # Nobody waits here, and a queue would take room.
-        declaration = LimitSet(_SET, limits=declare(), keyed=keyed, waiters=0)
+        name = self._name(kind)
+        declaration = LimitSet(name, limits=declare(), keyed=keyed, waiters=0)
         try:
-            return shmlimit.open(path, declaration)[_SET]
+            return shmlimit.open(self._file(name), declaration)[name]
         except shmlimit.ConfigMismatch:
             # Another process was first, and found a different amount of room.
-            return shmlimit.open(path)[_SET]
+            return self._open(kind)
+
+    def _open(self, kind: str) -> SetHandle:
+        name = self._name(kind)
+        return shmlimit.open(self._file(name))[name]
 
     def _keys_for_the_room_left(self, state_words: int) -> int:
         row = -(-(_HEAD + 8 * state_words) // _LINE) * _LINE + _TAG
-        taken = sum(entry.stat().st_size for entry in os.scandir(self.path) if entry.name.endswith(_SUFFIX))
-        return max(_FEWEST_KEYS, int((_ROOM - taken) / 4 * _FILL) // row)
+        return max(_FEWEST_KEYS, int((_ROOM - self._taken()) / 4 * _FILL) // row)
 
-    def _file(self, kind: str) -> Path:
-        return self.path / f"{kind}.{self._shape}{_SUFFIX}"
+    def _taken(self) -> int:
+        """Bytes of all files, except those that are being created or were removed meanwhile."""
+        taken = 0
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    taken += 0 if entry.name.startswith(".") else entry.stat().st_size
+        return taken
+
+    def _name(self, kind: str) -> str:
+        return f"{kind}.{self._shape}"
+
+    def _file(self, name: str) -> Path:
+        """The file of a set in a directory that has one for each."""
+        return self.path / quote(name, safe="")
 
     def _make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -147,7 +147,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
         count, duration = math.ceil(self.num_requests or 1), self.duration or 1
         entries = min(entries, count)
         return directory.limits(
-            f"throttle.{count}-per-{duration}s.{entries}-entries",
+            f"throttle.{count}-per-{duration}s.{entries}",
             2 + 4 * entries,
             lambda: [Calls(_LIMIT, count, duration, algorithm="sliding_window", entries=entries)],
         )

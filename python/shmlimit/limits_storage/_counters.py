@@ -261,7 +261,7 @@ class Counters:
     def _moving(self, limit: int, expiry: int) -> SetHandle:
         entries = min(self._entries, limit)
         return self._directory.limits(
-            f"{_MOVING}{limit}-per-{expiry}s.{entries}-entries",
+            f"{_MOVING}{limit}-per-{expiry}s.{entries}",
             2 + 4 * entries,
             lambda: [Calls(_LIMIT, limit, expiry, algorithm="sliding_window", entries=entries)],
         )

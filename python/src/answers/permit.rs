@@ -171,18 +171,7 @@ impl Permit {
 
     /// Gives back what was reserved of rates and calls, unless it was settled. What was debited from budgets was used.
     fn refund(&self, py: Python<'_>) -> PyResult<()> {
-        let handle = self.permit.handle();
-        let mut permit = self.library_permit()?;
-        let is_reserved = |name: &str| {
-            let kind = handle.limit(name).map(shmlimit::Limit::kind);
-            matches!(kind, Some(Kind::Rate | Kind::Calls))
-        };
-        let unused: Vec<_> = permit
-            .taken()
-            .filter(|(name, _)| is_reserved(name))
-            .map(|(name, _)| (name.to_owned(), 0))
-            .collect();
-        match permit.settle(unused) {
+        match self.library_permit()?.settle_all_unused() {
             Ok(_) | Err(Error::Permit(PermitError::AlreadySettled { .. })) => Ok(()),
             Err(error) => Err(raised(py, &error)),
         }
@@ -408,6 +397,33 @@ impl PermitMethods {
         let used = usage.iter().map(|(limit, units)| (limit, *units));
         let settlement = permit.settle(used).or_raise(py)?;
         Settlement::of(py, handle, &settlement, &usage)
+    }
+
+    /// Settles everything as unused: what was reserved of rates and calls comes back as far as the algorithms allow it,
+    /// and what is held stays held, for work that goes on without using any of what was reserved.
+    ///
+    /// Returns:
+    ///     What was refunded.
+    ///
+    /// Raises:
+    ///     AlreadySettled: The permit was already settled.
+    ///     AlreadyReleased: The permit was already released.
+    ///     PermitError: The permit belongs to the process that forked this one.
+    fn settle_all_unused(this: &Bound<'_, Self>) -> PyResult<Settlement> {
+        let permit: &Permit = object::content(this)?;
+        let handle = permit.permit.handle();
+        let mut permit = permit.library_permit()?;
+        let is_reserved = |name: &str| {
+            let kind = handle.limit(name).map(shmlimit::Limit::kind);
+            matches!(kind, Some(Kind::Rate | Kind::Calls))
+        };
+        let unused: Vec<_> = permit
+            .taken()
+            .filter(|(name, _)| is_reserved(name))
+            .map(|(name, _)| (name.to_owned(), 0))
+            .collect();
+        let settlement = permit.settle_all_unused().or_raise(this.py())?;
+        Settlement::of(this.py(), handle, &settlement, &unused)
     }
 
     /// Gives back all that was taken, costs as far as the algorithms allow it and what is held, because the request

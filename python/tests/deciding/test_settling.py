@@ -102,3 +102,33 @@ def test_settling_a_budget_debits_it(open_limit, window):
     with limits.acquire() as permit:
         permit.settle(units=15)
     assert left(limits) == CAPACITY - 15
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_was_reserved_comes_back_at_once_and_what_is_held_stays_held(segment_path, window, kind):
+    limits = sl.open(
+        segment_path,
+        sl.LimitSet("set", [declared(kind, window), sl.Concurrency("places", 1), sl.Budget("spent", 10, "1h")]),
+        clock=sl.VirtualClock(),
+    )["set"]
+    with limits.acquire(units=RESERVED) as permit:
+        permit.debit("spent", 4)
+        settlement = permit.settle_all_unused()
+        assert settlement.refunded == {"units": RESERVED}
+        assert settlement.overdraft == {"units": 0}
+        assert left(limits) == CAPACITY
+        assert limits.forecast()["spent"].spendable == 6, "what was debited was used"
+        assert limits.try_acquire(units=1).binding == "places"
+        with pytest.raises(sl.AlreadySettled):
+            permit.settle_all_unused()
+    with pytest.raises((sl.AlreadyReleased, sl.AlreadySettled)):
+        permit.settle(units=1)
+    with pytest.raises(sl.AlreadyReleased):
+        released(limits).settle_all_unused()
+
+
+def released(limits: sl.SetHandle) -> sl.Permit:
+    permit = limits.acquire(units=1)
+    permit.release()
+    return permit

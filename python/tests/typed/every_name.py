@@ -85,6 +85,8 @@ def take(limits: sl.SetHandle) -> None:
     with limits.acquire({"tokens": 10}, timeout=5) as permit:
         assert_type(permit, sl.Permit)
         permit.settle({"tokens": 5})
+    with limits.acquire({"tokens": 10}) as permit:
+        assert_type(permit.settle_all_unused(), sl.results.Settlement)
     with limits.try_acquire(tokens=10) as permit:
         permit.settle(tokens=10)
     assert_type(limits.acquire(tokens=1, timeout=5), sl.Permit).release()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ from typing import Any
 import limits.aio.strategies
 import limits.strategies
 import pytest
+from conftest import limitctl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from limits import RateLimitItemPerHour, parse
+from limits import RateLimitItem, RateLimitItemPerHour, parse
 from limits.aio.strategies import STRATEGIES as ASYNC_STRATEGIES
 from limits.errors import ConfigurationError, StorageError
 from limits.storage import MemoryStorage, storage_from_string
@@ -271,6 +274,37 @@ def test_a_deleted_file_is_made_anew(directory: Path) -> None:
     # Within a second, for which the former file is counted in.
     wait_until(lambda: storage.incr("ann", 60) == 1, "the deletion is noticed")
     assert len(list((directory / "limits").iterdir())) == 1
+
+
+@pytest.mark.parametrize("options", ["", "?max_keys=2000&when_full=evict_oldest", "?max_keys=50&when_full=refuse"])
+def test_limits_are_sets_of_one_segment_and_those_out_of_use_are_named_and_removed(
+    directory: Path, options: str
+) -> None:
+    uri = f"shm://{directory}/limits{options}"
+    items = [parse(text) for text in ["5/minute", "1000000 per 12 month"]]
+
+    def hit(storage: ShmStorage, item: RateLimitItem) -> None:
+        assert all(STRATEGIES[name](storage).hit(item, "ann") for name in NAMES)
+        assert storage.incr("of another form", 60)
+
+    former = ShmStorage(uri)
+    for item in items:
+        hit(former, item)
+    del former
+    gc.collect()
+    following = ShmStorage(uri)
+    hit(following, items[0])
+    files = {file.name for file in (directory / "limits").iterdir()}
+    assert len(files) == 2 * len(NAMES) + 1
+    with sl.open(directory / "limits") as segment:
+        assert set(segment) == files
+    listed = json.loads(limitctl("list", "--json", str(directory / "limits")).stdout)["segments"]
+    stale = [Path(one) for each in listed for one in each.get("undeclared", ())]
+    assert {file.name for file in stale} == {name for name in files if "1000000-per" in name}
+    for file in stale:
+        assert limitctl("remove", str(file)).returncode == 0
+    hit(following, items[0])
+    assert limitctl("doctor", str(directory / "limits")).returncode == 0
 
 
 def test_errors_are_wrapped_where_that_is_asked_for_and_check_tells(directory: Path) -> None:
