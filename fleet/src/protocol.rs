@@ -37,7 +37,8 @@ pub fn add_arguments(command: &mut Cmd, run: &str, terms: &Terms, request: &Leas
         .arg(request.refunded % MODULUS)
         .arg(request.held)
         .arg(request.wanted)
-        .arg(request.grant_number);
+        .arg(request.grant_number)
+        .arg(request.ungranted % MODULUS);
 }
 
 /// Parses the script's answer.

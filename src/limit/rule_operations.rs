@@ -21,7 +21,7 @@ pub(crate) trait RuleOperations: Copy + PartialEq {
     fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment;
 
     /// Takes `cost` whatever the limit says: either it was assessed as admissible, or the usage has already happened.
-    /// Saturates. Stores at most four words, none for a cost of zero.
+    /// Saturates. Stores at most five words, none for a cost of zero.
     fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64);
 
     /// Notes how the limit stands; [`standing`](Self::standing) works it out later.

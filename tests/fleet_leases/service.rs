@@ -31,7 +31,7 @@ pub fn serve(listener: &UnixListener, template: &LeaseRequest) {
             .split_whitespace()
             .filter_map(|word| word.parse().ok())
             .collect();
-        let [host, sequence, spent, refunded, held, wanted] = numbers[..] else {
+        let [host, sequence, spent, refunded, ungranted, held, wanted] = numbers[..] else {
             continue;
         };
         let request = LeaseRequest {
@@ -39,6 +39,7 @@ pub fn serve(listener: &UnixListener, template: &LeaseRequest) {
             sequence,
             spent,
             refunded,
+            ungranted,
             held,
             wanted,
             ..template.clone()
@@ -64,11 +65,15 @@ pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProb
             sequence,
             spent,
             refunded,
+            ungranted,
             held,
             wanted,
             ..
         } = request;
-        writeln!(stream, "{host} {sequence} {spent} {refunded} {held} {wanted}")?;
+        writeln!(
+            stream,
+            "{host} {sequence} {spent} {refunded} {ungranted} {held} {wanted}"
+        )?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line)?;
         Ok(line)

@@ -13,6 +13,7 @@ struct Host {
     sequence: u64,
     spent: u64,
     refunded: u64,
+    ungranted: u64,
     /// Granted, and neither spent, nor returned, nor expired.
     outstanding: u64,
     expires_at: Duration,
@@ -135,7 +136,13 @@ impl Store {
         }
         let spent = request.spent.checked_sub(host.spent).expect("never falls");
         let refunded = request.refunded.checked_sub(host.refunded).expect("never falls");
+        let ungranted = request
+            .ungranted
+            .checked_sub(host.ungranted)
+            .expect("never falls");
         let to_charge = spent.saturating_sub(host.written_off);
+        let by_policy = ungranted.min(to_charge);
+        let to_charge = to_charge - by_policy;
         limit.charge(rule, to_charge);
         limit.level = limit
             .level
@@ -160,6 +167,7 @@ impl Store {
                 sequence: request.sequence,
                 spent: request.spent,
                 refunded: request.refunded,
+                ungranted: request.ungranted,
                 outstanding: held + granted,
                 expires_at: until,
                 // Of what ran out, this request says for good what was spent.
@@ -167,6 +175,10 @@ impl Store {
                 reply: Some((granted, until, grant)),
             },
         );
+        let free = burst(rule)
+            .saturating_sub(limit.used(rule))
+            .saturating_sub(limit.outstanding());
+        limit.charge(rule, by_policy.min(free));
         let used = limit.used(rule);
         assert!(
             used + limit.outstanding() <= burst(rule) || granted == 0,

@@ -30,6 +30,7 @@ struct Host {
     expiry: u64,
     spent: u64,
     refunded: u64,
+    ungranted: u64,
     written_off: u64,
     granted: u64,
     kept: u64,
@@ -77,6 +78,7 @@ pub struct StoreModel {
 struct Reported {
     spent: u64,
     refunded: u64,
+    ungranted: u64,
 }
 
 /// The instants of one answer.
@@ -165,6 +167,7 @@ impl Record {
         let reported = Reported {
             spent: request.spent % MODULUS,
             refunded: request.refunded % MODULUS,
+            ungranted: request.ungranted % MODULUS,
         };
         let host = self.hosts.get(&request.host).cloned();
         let host = host.unwrap_or_else(|| self.newcomer(request, reported, now));
@@ -199,8 +202,9 @@ impl Record {
         let change = Reported {
             spent: reported.spent.wrapping_sub(host.spent) % MODULUS,
             refunded: reported.refunded.wrapping_sub(host.refunded) % MODULUS,
+            ungranted: reported.ungranted.wrapping_sub(host.ungranted) % MODULUS,
         };
-        if change.spent.max(change.refunded) >= MODULUS / 2 {
+        if change.spent.max(change.refunded).max(change.ungranted) >= MODULUS / 2 {
             return StoreAnswer::SpentFell { before: host.spent };
         }
         self.settle_and_grant(request, reported, change, host, at)
@@ -307,6 +311,7 @@ impl Record {
         Host {
             spent: known.spent,
             refunded: known.refunded,
+            ungranted: known.ungranted,
             seen: now,
             ..Host::default()
         }
@@ -345,6 +350,15 @@ impl Record {
     ) -> StoreAnswer {
         let terms = self.terms.clone();
         let is_places = terms.kind == Kind::Places;
+        let by_policy = if is_places {
+            0
+        } else {
+            change.ungranted.min(change.spent)
+        };
+        let change = Reported {
+            spent: change.spent - by_policy,
+            ..change
+        };
         let (mut kept, mut off) = (0, host.written_off);
         if host.outstanding > 0 && host.expiry <= at.now {
             if !is_places {
@@ -450,6 +464,9 @@ impl Record {
         }
         let total = kept + granted;
         self.outstanding += total;
+        let room = (terms.burst.saturating_sub(self.outstanding) * terms.period).saturating_sub(self.level);
+        let charged = u128::from(by_policy) * u128::from(terms.period);
+        self.level += room.min(u64::try_from(charged).unwrap_or(MAX));
         let share = match terms.kind {
             Kind::Places => terms.burst / active,
             Kind::Backlog => {
@@ -469,6 +486,7 @@ impl Record {
                 expiry,
                 spent: reported.spent,
                 refunded: reported.refunded,
+                ungranted: reported.ungranted,
                 written_off: off,
                 granted,
                 kept,

@@ -4,7 +4,7 @@
 --
 -- ARGV: 1 protocol, 2 run id of this server ('' to query it), 3 version of the declaration, 4 the declaration as
 -- text, 5 its terms, 6 host, 7 sequence, 8 spent and 9 refunded, both modulo 2^52, 10 held, 11 wanted, 12 the
--- greatest grant number that the host knows.
+-- greatest grant number that the host knows, 13 what of the spent no store had granted, modulo 2^52.
 --
 -- The terms are ten words: kind ('backlog', 'window' or 'places'), burst, units per period, period in quanta,
 -- microseconds per quantum, lease in microseconds, kind of window ('none', 'length', 'day', 'week', 'month'), its
@@ -13,7 +13,7 @@
 -- Numbers are whole and below 2^53, where doubles are exact; the client rejects declarations that are not. A level is
 -- in units times the period: it falls by the units per period in each quantum, so nothing is rounded.
 --
--- At every step: level + outstanding <= burst, unless hosts report more than they were granted.
+-- At every step: level + outstanding <= burst, unless hosts report that requests cost more than was granted for them.
 
 local MAX = 9007199254740991
 local MODULUS = 4503599627370496
@@ -27,7 +27,7 @@ local DAY = 86400000000
 local key = KEYS[1]
 local version, host, sequence = tonumber(ARGV[3]), ARGV[6], tonumber(ARGV[7])
 local spent, refunded = tonumber(ARGV[8]), tonumber(ARGV[9])
-local held, wanted = tonumber(ARGV[10]), tonumber(ARGV[11])
+local held, wanted, ungranted = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[13])
 local floor, min, max = math.floor, math.min, math.max
 local function text(number) return string.format('%.0f', number) end
 local function numbers(line)
@@ -221,7 +221,7 @@ end
 
 -- The host: last sequence, outstanding, expiry, spent, written off, granted, kept, grant number, share, epoch,
 -- granted in the epoch, wanted in the epoch and in the one before, how much it adds to the wants, last seen,
--- refunded.
+-- refunded, ungranted.
 local record = stored['host:' .. host] and numbers(stored['host:' .. host])
 local retention = DAY + 16 * lease
 if kind == 'backlog' and units > 0 then retention = retention + floor(burst * period / units) * quantum end
@@ -237,7 +237,10 @@ if not record then
     -- What a host has used before its first request was used of this limit, so it is charged. For a host whose
     -- history is lost, nobody knows how much of it was charged.
     local is_first = sequence == 1
-    record = { 0, 0, 0, is_first and 0 or spent, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now, is_first and 0 or refunded }
+    record = {
+        0, 0, 0, is_first and 0 or spent, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now, is_first and 0 or refunded,
+        is_first and 0 or ungranted,
+    }
 end
 
 local epoch = epoch_before
@@ -296,10 +299,15 @@ end
 local was, expiry, off = record[2], record[3], record[5]
 local report = (spent - record[4]) % MODULUS
 local refund = (refunded - record[16]) % MODULUS
-if report >= MODULUS / 2 or refund >= MODULUS / 2 then
+local by_policy = (ungranted - record[17]) % MODULUS
+if report >= MODULUS / 2 or refund >= MODULUS / 2 or by_policy >= MODULUS / 2 then
     save()
     return { 'fell', record[4] }
 end
+-- What an outage policy admitted was taken from no lease. It is charged once this host has been granted what there is
+-- for it.
+by_policy = kind == 'places' and 0 or min(by_policy, report)
+report = report - by_policy
 local kept = 0
 if was > 0 and expiry <= now then
     -- Already charged when it expired.
@@ -421,6 +429,8 @@ granted_all = kind == 'places' and 0 or granted_all + granted
 if granted > 0 then grants = grants + 1 end
 local total = kept + granted
 outstanding = outstanding + total
+-- What does not fit beside what is leased is written off: nobody waits for it to drain.
+level = level + min(by_policy * period, max(0, (burst - outstanding) * period - level))
 local share = 0
 if kind == 'places' then
     share = floor(burst / active)
@@ -444,7 +454,7 @@ end
 
 record = {
     sequence, total, expiry, spent, off, granted, kept, grants, share, epoch, granted_before, most, most_before,
-    counted, now, refunded,
+    counted, now, refunded, ungranted,
 }
 local written = { 'host:' .. host, line(record) }
 

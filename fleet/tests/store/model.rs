@@ -59,6 +59,7 @@ struct Host {
     sequence: u64,
     spent: u64,
     refunded: u64,
+    ungranted: u64,
     held: u64,
     expiry: u64,
     /// The request that has not been answered yet.
@@ -91,6 +92,7 @@ impl Host {
             sequence: self.sequence,
             spent: self.spent,
             refunded: self.refunded,
+            ungranted: self.ungranted,
             // Now and then it returns a part.
             held: if random.u64(..4) == 0 {
                 random.u64(..self.held + 1)
@@ -109,6 +111,7 @@ impl Host {
         let asked = self.asked.take().expect("asked before");
         let since = self.spent - asked.spent;
         self.grant_number = grant.reply.grant_number;
+        let since = since - (self.ungranted - asked.ungranted);
         self.held = (grant.kept + grant.reply.granted).saturating_sub(since);
         self.expiry = sent + u64::try_from(grant.reply.remaining.as_micros()).expect("short");
     }
@@ -219,6 +222,7 @@ fn trace(
                 sequence: u64::from(is_known),
                 spent: history,
                 refunded: 0,
+                ungranted: 0,
                 held: 0,
                 expiry: 0,
                 asked: None,
@@ -259,6 +263,12 @@ fn trace(
         };
         let host = &mut hosts[number];
         admitted += host.spend(now, &mut random);
+        if random.u64(..20) == 0 {
+            // An outage policy admits what no store has granted.
+            let units = random.u64(..8 * host.demand);
+            host.spent += units;
+            host.ungranted += units;
+        }
         if step > 0 && random.u64(..200) == 0 {
             // The host dies, and another starts in its place.
             *host = Host {
@@ -266,6 +276,7 @@ fn trace(
                 sequence: 0,
                 spent: 0,
                 refunded: 0,
+                ungranted: 0,
                 held: 0,
                 expiry: 0,
                 asked: None,
@@ -405,6 +416,7 @@ fn hosts_that_want_without_end_are_granted_the_same_however_often_they_ask() {
                 // Grants are spent at once.
                 spent: granted[host],
                 refunded: 0,
+                ungranted: 0,
                 held: 0,
                 wanted: 10_000,
                 grant_number: 0,

@@ -29,6 +29,7 @@ pub fn request(declared: &LeasedLimit, host: u64, sequence: u64, wanted: u64) ->
         sequence,
         spent: 0,
         refunded: 0,
+        ungranted: 0,
         held: 0,
         wanted,
         grant_number: 0,

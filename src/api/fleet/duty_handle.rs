@@ -183,6 +183,7 @@ impl Duty {
                     sequence: ask.sequence,
                     spent: ask.spent,
                     refunded: ask.refunded,
+                    ungranted: ask.ungranted,
                     held: ask.held,
                     wanted: ask.wanted,
                     grant_number: ask.grant_number,

@@ -151,6 +151,10 @@ pub struct LeaseRequest {
     /// Of these, units that proved unused after they had been reported. Never decreases: the store subtracts the
     /// difference from what it counts as used, down to zero.
     pub refunded: u64,
+    /// Of the units spent, those that no store had granted: the outage policy admitted them. Never decreases. The store
+    /// charges them as far as there is room beside what is leased, after it has granted what it can, and writes off the
+    /// rest.
+    pub ungranted: u64,
     /// Units of the current lease that the host keeps; for concurrency, places. Units that are outstanding in the
     /// store and neither spent nor held have been returned. Never more than is outstanding, unless the lease has run
     /// out: then nothing is held any more.

@@ -458,7 +458,7 @@ impl LimitRules {
 /// A limit's state in the middle of several steps, of which only the outcome is journalled.
 struct StateBetween<'a> {
     words: &'a [AtomicU64],
-    /// A charge stores at most 4 words, a migration 62.
+    /// A charge stores at most 5 words, a migration 65.
     changed: SmallVec<[(usize, u64); 96]>,
 }
 

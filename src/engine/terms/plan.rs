@@ -141,7 +141,7 @@ pub(crate) const MAX_WORDS_BY_CAPACITY: usize = 4;
 const REFUND_WORDS: usize = 128;
 
 /// The most words that a limit stores when it is charged or gives something back, except for sliding windows.
-const WORDS_OF_A_CHARGE: usize = 4;
+const WORDS_OF_A_CHARGE: usize = 5;
 
 const _: () = assert!(REFUND_WORDS + 32 <= JOURNAL_ENTRIES && WORDS_OF_A_CHARGE * MAX_LIMITS < REFUND_WORDS);
 

@@ -2,7 +2,8 @@
 
 use super::Leased;
 use super::record::LeaseWord;
-use crate::limit::{Now, StateMut};
+use crate::choices::Outage;
+use crate::limit::{Now, State, StateMut};
 
 /// The store's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,9 +61,7 @@ impl Leased {
         let granted = answer.granted.min(wanted);
         let spent = self.get(state, LeaseWord::Spent);
         let until = attempt_at.saturating_add(by_slow_clock(answer.remaining));
-        let kept = if self.get(state, LeaseWord::SelfGranted) != 0 {
-            spent
-        } else if self.is_held() {
+        let kept = if self.is_held() {
             // Places that the store has let go in the meantime are not kept.
             if self.is_valid(state, now) {
                 self.get(state, LeaseWord::Allowance)
@@ -70,20 +69,24 @@ impl Leased {
                 0
             }
         } else {
+            // What the outage policy has admitted since is not taken from what was granted.
             let kept = self
                 .get(state, LeaseWord::AskedSpent)
-                .saturating_add(self.get(state, LeaseWord::AskedHeld));
+                .saturating_add(self.get(state, LeaseWord::AskedHeld))
+                .saturating_add(self.ungranted_since_asked(state));
             // What was kept of a lease that is over cannot be spent any more, and what was spent beyond it is owed.
-            if self.is_valid(state, now) {
+            if self.is_valid(state, now) && self.get(state, LeaseWord::SelfGranted) == 0 {
                 kept
             } else {
                 kept.min(spent)
             }
         };
-        self.end(state);
         self.put(state, LeaseWord::Asked, 0);
         self.put(state, LeaseWord::Reported, self.get(state, LeaseWord::AskedSpent));
-        self.put(state, LeaseWord::OutSince, 0);
+        let allowance = kept.saturating_add(granted);
+        // Places that were taken by policy are not lost to a grant that is smaller.
+        let is_enough = granted > 0 && (!self.is_held() || allowance >= self.in_use(state));
+        self.end_outage(state, now, is_enough);
         self.put(state, LeaseWord::Problem, 0);
         self.put(state, LeaseWord::AnsweredAt, now.monotonic);
         self.put(state, LeaseWord::Share, answer.share.min(self.capacity));
@@ -95,9 +98,13 @@ impl Leased {
             0
         };
         self.put(state, LeaseWord::RetryAt, retry_at);
-        let allowance = kept.saturating_add(granted);
         let is_something = allowance > if self.is_held() { 0 } else { spent };
-        if until <= now.monotonic || !is_something {
+        let is_leased = until > now.monotonic && is_something;
+        // What the host has granted itself lasts as long as the policy goes on.
+        if is_leased || !self.is_out(state, now) || self.get(state, LeaseWord::SelfGranted) == 0 {
+            self.end(state);
+        }
+        if !is_leased {
             return Some(Installed { granted: 0 });
         }
         self.put(state, LeaseWord::Allowance, allowance);
@@ -110,6 +117,33 @@ impl Leased {
             self.add(state, LeaseWord::Grants, 1);
         }
         Some(Installed { granted })
+    }
+
+    /// Of what was spent since the latest request was kept, what no store has granted.
+    fn ungranted_since_asked(&self, state: &(impl State + ?Sized)) -> u64 {
+        self.get(state, LeaseWord::Ungranted)
+            .saturating_sub(self.get(state, LeaseWord::AskedUngranted))
+    }
+
+    /// Ends the outage policy, because the store answers. If it does not grant enough yet, the policies that admit go on
+    /// for as long as the store was out, and for one lease at most: by then it has granted something, unless the limit
+    /// is used up.
+    fn end_outage(&self, state: &mut (impl StateMut + ?Sized), now: Now, is_enough: bool) {
+        let out_since = self.get(state, LeaseWord::OutSince);
+        let until = match self.get(state, LeaseWord::PolicyUntil) {
+            0 => {
+                let was_out = now.monotonic.saturating_sub(out_since);
+                now.monotonic.saturating_add(was_out.min(self.length()))
+            }
+            until => until,
+        };
+        let admits = matches!(self.outage, Outage::Safe | Outage::Open);
+        if admits && out_since != 0 && !is_enough && now.monotonic < until {
+            self.put(state, LeaseWord::PolicyUntil, until);
+        } else {
+            self.put(state, LeaseWord::OutSince, 0);
+            self.put(state, LeaseWord::PolicyUntil, 0);
+        }
     }
 
     /// Notes that an attempt to send request `sequence` failed, and when the next attempt may begin. Returns whether
@@ -128,11 +162,14 @@ impl Leased {
         self.add(state, LeaseWord::Failures, 1);
         self.put(state, LeaseWord::Problem, problem.code);
         self.put(state, LeaseWord::RetryAt, retry_at);
-        if problem.is_outage && self.get(state, LeaseWord::OutSince) == 0 {
+        let is_new =
+            self.get(state, LeaseWord::OutSince) == 0 || self.get(state, LeaseWord::PolicyUntil) != 0;
+        if problem.is_outage && is_new {
             self.put(state, LeaseWord::OutSince, now.monotonic.max(1));
         } else if !problem.is_outage {
             self.put(state, LeaseWord::OutSince, 0);
         }
+        self.put(state, LeaseWord::PolicyUntil, 0);
         if let Some(identity) = problem.new_identity {
             self.go_on_as_another(state, identity);
         }
@@ -145,6 +182,7 @@ impl Leased {
     fn go_on_as_another(&self, state: &mut (impl StateMut + ?Sized), identity: u64) {
         let spent = self.get(state, LeaseWord::Spent);
         let unreported = spent.saturating_sub(self.get(state, LeaseWord::Reported));
+        let ungranted = self.ungranted_since_asked(state).min(unreported);
         for word in [
             LeaseWord::Sequence,
             LeaseWord::Asked,
@@ -152,6 +190,7 @@ impl Leased {
             LeaseWord::AskedRefunded,
             LeaseWord::AskedHeld,
             LeaseWord::AskedWanted,
+            LeaseWord::AskedUngranted,
             LeaseWord::Refunded,
             LeaseWord::Reported,
             LeaseWord::SpentAtGrant,
@@ -160,6 +199,7 @@ impl Leased {
         }
         self.put(state, LeaseWord::Identity, identity);
         self.put(state, LeaseWord::Spent, unreported);
+        self.put(state, LeaseWord::Ungranted, ungranted);
         self.end(state);
     }
 }

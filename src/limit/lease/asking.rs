@@ -13,6 +13,7 @@ pub(crate) struct Ask {
     pub(crate) sequence: u64,
     pub(crate) spent: u64,
     pub(crate) refunded: u64,
+    pub(crate) ungranted: u64,
     pub(crate) held: u64,
     pub(crate) wanted: u64,
     /// The greatest grant number the host knows of.
@@ -127,6 +128,7 @@ impl Leased {
             sequence: self.get(state, LeaseWord::Asked),
             spent: self.get(state, LeaseWord::AskedSpent),
             refunded: self.get(state, LeaseWord::AskedRefunded),
+            ungranted: self.get(state, LeaseWord::AskedUngranted),
             held: self.get(state, LeaseWord::AskedHeld),
             wanted: self.get(state, LeaseWord::AskedWanted),
             grant_number: self.get(state, LeaseWord::GrantNumber),
@@ -154,6 +156,7 @@ impl Leased {
             (LeaseWord::Asked, sequence),
             (LeaseWord::AskedSpent, spent),
             (LeaseWord::AskedRefunded, self.get(state, LeaseWord::Refunded)),
+            (LeaseWord::AskedUngranted, self.get(state, LeaseWord::Ungranted)),
             (LeaseWord::AskedHeld, held),
             (LeaseWord::AskedWanted, desired - held),
             (LeaseWord::AskedAt, now.monotonic),

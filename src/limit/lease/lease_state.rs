@@ -42,7 +42,10 @@ impl Leased {
             valid_for,
             share: get(LeaseWord::Share),
             problem: get(LeaseWord::Problem),
-            out_for: since(LeaseWord::OutSince).map(ago),
+            // While the policy goes on after the store is back, it is not out.
+            out_for: since(LeaseWord::OutSince)
+                .filter(|_| get(LeaseWord::PolicyUntil) == 0)
+                .map(ago),
             answered_ago: since(LeaseWord::AnsweredAt).map(ago),
             sequence: get(LeaseWord::Sequence),
             is_asking: get(LeaseWord::Asked) != 0,

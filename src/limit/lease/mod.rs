@@ -188,30 +188,55 @@ impl Leased {
         now.monotonic < self.get(state, LeaseWord::ValidUntil)
     }
 
+    /// Whether the outage policy is in force: the store is out, or it is back, but has granted nothing yet.
+    fn is_out(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        let until = self.get(state, LeaseWord::PolicyUntil);
+        self.get(state, LeaseWord::OutSince) != 0 && (until == 0 || now.monotonic < until)
+    }
+
     /// Whether the store has been out for longer than the lease lasts, so that a host with the policy `Safe` grants
     /// itself its share.
     fn grants_itself(&self, state: &(impl State + ?Sized), now: Now) -> bool {
-        self.outage == Outage::Safe && self.get(state, LeaseWord::OutSince) != 0 && !self.is_valid(state, now)
+        self.outage == Outage::Safe && self.is_out(state, now) && !self.is_valid(state, now)
+    }
+
+    /// How much of a charge no store has granted, because the outage policy admits it.
+    fn ungranted_of(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> u64 {
+        if self.get(state, LeaseWord::SelfGranted) != 0 && self.is_valid(state, now) {
+            return cost;
+        }
+        match self.outage {
+            Outage::Open if self.is_out(state, now) => {
+                let granted = if self.is_valid(state, now) {
+                    self.left(state)
+                } else {
+                    0
+                };
+                cost.saturating_sub(granted)
+            }
+            _ => 0,
+        }
     }
 
     fn spendable(&self, state: &(impl State + ?Sized), now: Now) -> Spendable {
         if self.get(state, LeaseWord::Draining) != 0 {
             return Spendable::Units(0);
         }
-        let is_out = self.get(state, LeaseWord::OutSince) != 0;
+        let is_out = self.is_out(state, now);
         if is_out && self.outage == Outage::Open {
             return Spendable::Anything;
         }
         if is_out && self.outage == Outage::Deny {
             return Spendable::Units(0);
         }
+        if let Some(places) = self.places(state, now) {
+            return Spendable::Units(places.saturating_sub(self.in_use(state)));
+        }
         if self.is_valid(state, now) {
             return Spendable::Units(self.left(state));
         }
         if self.grants_itself(state, now) {
-            let share = self.get(state, LeaseWord::Share);
-            let in_use = self.in_use(state);
-            return Spendable::Units(share.saturating_sub(in_use));
+            return Spendable::Units(self.get(state, LeaseWord::Share));
         }
         Spendable::Units(0)
     }
@@ -223,13 +248,18 @@ impl Leased {
 
     /// How many places may be held now; `None` if the lease sets no bound.
     pub(crate) fn places(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
-        let is_out = self.get(state, LeaseWord::OutSince) != 0;
+        if !self.is_held() {
+            return None;
+        }
+        let leased = if self.is_valid(state, now) {
+            self.get(state, LeaseWord::Allowance)
+        } else {
+            0
+        };
         match self.outage {
-            Outage::Open if is_out => None,
-            _ if !self.is_held() => None,
-            _ if self.is_valid(state, now) => Some(self.get(state, LeaseWord::Allowance)),
-            Outage::Safe if is_out => Some(self.get(state, LeaseWord::Share)),
-            _ => Some(0),
+            Outage::Open if self.is_out(state, now) => None,
+            Outage::Safe if self.is_out(state, now) => Some(leased.max(self.get(state, LeaseWord::Share))),
+            _ => Some(leased),
         }
     }
 
@@ -245,7 +275,7 @@ impl Leased {
 
     /// How long until the host grants itself its next share, if that will be enough.
     fn retry_after(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Option<u64> {
-        let is_out = self.get(state, LeaseWord::OutSince) != 0;
+        let is_out = self.is_out(state, now);
         let waits = self.outage == Outage::Safe && is_out && !self.is_held();
         let share = self.get(state, LeaseWord::Share);
         let would_do = self.fits(Spendable::Units(share), cost);
@@ -455,7 +485,11 @@ impl RuleOperations for Leased {
             self.put(state, LeaseWord::ValidUntil, until);
             self.put(state, LeaseWord::SelfGranted, 1);
         }
+        let ungranted = self.ungranted_of(state, now, cost);
         self.put(state, LeaseWord::Spent, spent.saturating_add(cost));
+        if ungranted > 0 {
+            self.add(state, LeaseWord::Ungranted, ungranted);
+        }
     }
 
     fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {

@@ -84,6 +84,13 @@ lease_words! {
     Identity = "identity",
     /// How much of `Spent` the store has accepted a report of.
     Reported = "reported",
+    /// How much of `Spent` the host granted itself while the store was out. Never below what was reported.
+    Ungranted = "ungranted",
+    /// `Ungranted` when the latest request was kept.
+    AskedUngranted = "asked_ungranted",
+    /// Until when the outage policy goes on although the store answers again, on the segment clock, because it has
+    /// granted nothing yet; zero otherwise.
+    PolicyUntil = "policy_until",
     /// First record of a segment only: the process that asks the store, as an owner word.
     Duty = "duty",
     /// First record only: a futex, advanced when a request may be due.
@@ -104,7 +111,7 @@ impl LeaseWord {
     /// The words that mean nothing under another key of the store. The sequence number stays, so that an answer to an
     /// earlier request is not taken for one to a new request. `Unmet` stays because those requests still want the
     /// units.
-    pub(super) const OF_ONE_KEY: [Self; 26] = [
+    pub(super) const OF_ONE_KEY: [Self; 29] = [
         Self::Spent,
         Self::Allowance,
         Self::ValidUntil,
@@ -131,6 +138,9 @@ impl LeaseWord {
         Self::Key,
         Self::Draining,
         Self::Reported,
+        Self::Ungranted,
+        Self::AskedUngranted,
+        Self::PolicyUntil,
     ];
 }
 

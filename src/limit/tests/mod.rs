@@ -74,7 +74,7 @@ impl Limit {
         };
         self.rule.charge(&mut state, now, cost);
         assert!(
-            state.stores <= if cost == 0 { 0 } else { 4 },
+            state.stores <= if cost == 0 { 0 } else { 5 },
             "{} stores",
             state.stores
         );

@@ -150,6 +150,7 @@ impl explorer::System for Fleet {
                 sequence: 0,
                 spent: 0,
                 refunded: 0,
+                ungranted: 0,
                 held: 0,
                 wanted: bounds.burst,
                 grant_number: 0,

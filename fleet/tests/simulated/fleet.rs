@@ -1,0 +1,119 @@
+//! Hosts that share one limit, their store, and the clock of all of them.
+
+use std::time::Duration;
+
+use shmlimit::fleet::Duty;
+use shmlimit::{Declaration, Limit, LimitSet, OpenOptions, SetDeclaration, VirtualClock};
+use shmlimit_fleet::model::StoreModel;
+use shmlimit_fleet::{Exchange, StoreError};
+
+/// The wall clock when a test begins: 2026-11-24.
+const START: Duration = Duration::from_secs(1_795_478_400);
+
+/// Time passes in steps of this length, and everybody acts in each.
+pub const STEP: Duration = Duration::from_millis(10);
+
+pub struct Host {
+    _directory: tempfile::TempDir,
+    duty: Duty,
+    exchange: Exchange,
+    pub set: LimitSet,
+}
+
+impl Host {
+    fn new(declaration: &Declaration, clock: &VirtualClock, seed: u64) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let segment = OpenOptions::new()
+            .virtual_clock(clock)
+            .create(directory.path().join("limits"), declaration)
+            .expect("a segment");
+        let duty = segment.fleet().try_take_duty().expect("works");
+        Self {
+            _directory: directory,
+            duty: duty.expect("no process has duty"),
+            exchange: Exchange::new(seed),
+            set: segment.set("api").expect("declared"),
+        }
+    }
+
+    /// Takes units until one is refused, at most `most`. Returns how many were admitted.
+    pub fn take_up_to(&self, most: u64) -> u64 {
+        let is_admitted = |_: &u64| {
+            let request = self.set.request().with("limit", 1).expect("declared");
+            request.check().expect("a decision").is_admitted()
+        };
+        (0..most).take_while(is_admitted).count() as u64
+    }
+}
+
+pub struct Fleet {
+    pub hosts: Vec<Host>,
+    pub store: StoreModel,
+    pub run: String,
+    /// Whether no answer comes.
+    pub is_out: bool,
+    clock: VirtualClock,
+    now: Duration,
+}
+
+impl Fleet {
+    pub fn new(count: u64, limit: Limit) -> Self {
+        let set = SetDeclaration::new("api").waiters(4).add_limit(limit);
+        let declaration = Declaration::new()
+            .participants(1)
+            .fleet_url("redis://127.0.0.1")
+            .add_set(set);
+        let clock = VirtualClock::new(START);
+        Self {
+            hosts: (0..count)
+                .map(|seed| Host::new(&declaration, &clock, seed))
+                .collect(),
+            store: StoreModel::new(),
+            run: "1".to_owned(),
+            is_out: false,
+            clock,
+            now: START,
+        }
+    }
+
+    /// Lets a step pass, and each host exchange with the store what is due.
+    pub fn step(&mut self) {
+        self.now += STEP;
+        self.clock.advance_to(self.now);
+        let utc = u64::try_from(self.now.as_micros()).expect("in range");
+        for host in &mut self.hosts {
+            // What an answer makes due is asked at once.
+            for _ in 0..4 {
+                let asked = host.duty.ask().expect("works");
+                if asked.is_empty() {
+                    break;
+                }
+                let (pipeline, problem) = host.exchange.pipeline(&host.duty, asked);
+                assert_eq!(problem, None);
+                let answers = if self.is_out {
+                    Err(StoreError::Unreachable {
+                        at: "the simulated store".to_owned(),
+                        reason: "it is out".to_owned(),
+                    })
+                } else {
+                    let requests = pipeline.requests().iter();
+                    Ok(requests
+                        .map(|(request, terms)| Ok(self.store.answer(&self.run, utc, terms, request)))
+                        .collect())
+                };
+                host.exchange.settle(&host.duty, &pipeline, answers);
+            }
+        }
+    }
+
+    /// Lets time pass while callers of each host want `demand` units in each step. Returns what all were admitted in
+    /// each step.
+    pub fn run_for(&mut self, length: Duration, demand: u64) -> Vec<u64> {
+        let steps = length.as_nanos() / STEP.as_nanos();
+        let step = |_| {
+            self.step();
+            self.hosts.iter().map(|host| host.take_up_to(demand)).sum()
+        };
+        (0..steps).map(step).collect()
+    }
+}

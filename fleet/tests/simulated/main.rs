@@ -1,0 +1,5 @@
+//! Hosts with the real engine and the real client, and the model of the store, on clocks that a test moves: outages
+//! that end.
+
+mod fleet;
+mod outages;
