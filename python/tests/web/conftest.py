@@ -39,6 +39,62 @@ APPLICATIONS = Path(__file__).parent / "applications"
 DEADLINE = 60.0
 
 
+# gunicorn and uvicorn kill workers that say nothing for a while, which on a busy machine takes long. But uvicorn starts
+# no worker as long as it waits for an answer from one that was killed after it asked: the clients must wait longer.
+_PATIENCE = str(round(DEADLINE / 4))
+
+
+def _gunicorn(listening: int, workers: int, application: str) -> list[str]:
+    patience = ["--graceful-timeout", "1", "--timeout", _PATIENCE]
+    return [
+        sys.executable,
+        "-m",
+        "gunicorn",
+        "--bind",
+        f"fd://{listening}",
+        "--workers",
+        str(workers),
+        *patience,
+        application,
+    ]
+
+
+def _uvicorn(listening: int, workers: int, application: str) -> list[str]:
+    patience = ["--timeout-graceful-shutdown", "1", "--timeout-worker-healthcheck", _PATIENCE]
+    return [sys.executable, "-m", "uvicorn", "--fd", str(listening), "--workers", str(workers), *patience, application]
+
+
+def _hypercorn(listening: int, workers: int, application: str) -> list[str]:
+    patience = ["--graceful-timeout", "1"]
+    return [
+        sys.executable,
+        "-m",
+        "hypercorn",
+        "--bind",
+        f"fd://{listening}",
+        "--workers",
+        str(workers),
+        *patience,
+        application,
+    ]
+
+
+def _uwsgi(listening: int, workers: int, application: str) -> list[str]:
+    module, _, name = application.partition(":")
+    paths = [option for path in sys.path if path for option in ("--pythonpath", path) if "site-packages" in path]
+    served = ["--http-socket", f"fd://{listening}", "--master", "--processes", str(workers), "--die-on-term"]
+    return ["uwsgi_python3", *served, *paths, "--module", module, "--callable", name]
+
+
+# How each server is started on a socket that listens.
+COMMANDS: dict[str, Callable[[int, int, str], list[str]]] = {
+    "gunicorn": _gunicorn,
+    "uvicorn": _uvicorn,
+    "hypercorn": _hypercorn,
+    "uwsgi": _uwsgi,
+}
+
+
 @dataclass(frozen=True)
 class Reply:
     """What a server has answered."""
@@ -53,15 +109,29 @@ class Server:
     """A server with its workers."""
 
     process: subprocess.Popen[bytes]
-    port: int
+    address: tuple[str, int] | str
+    """That of a TCP socket or of a Unix socket."""
 
-    def connect(self) -> http.client.HTTPConnection:
-        """A connection of its own."""
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+    @property
+    def port(self) -> int:
+        """The port of its TCP socket."""
+        assert not isinstance(self.address, str)
+        return self.address[1]
 
-    def get(self, path: str = "/", headers: dict[str, str] | None = None, method: str = "GET") -> Reply:
+    def connect(self, source: str = "") -> http.client.HTTPConnection:
+        """A connection of its own, from this address if it matters."""
+        if not isinstance(self.address, str):
+            return http.client.HTTPConnection(*self.address, timeout=DEADLINE, source_address=(source, 0))
+        connection = http.client.HTTPConnection("of-a-unix-socket", timeout=DEADLINE)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(self.address)
+        return connection
+
+    def get(
+        self, path: str = "/", headers: dict[str, str] | None = None, method: str = "GET", source: str = ""
+    ) -> Reply:
         """One request over a connection of its own."""
-        connection = self.connect()
+        connection = self.connect(source)
         try:
             connection.request(method, path, headers=headers or {})
             response = connection.getresponse()
@@ -109,14 +179,25 @@ def declare(directory: Path) -> Callable[..., sl.SetHandle]:
 
 @pytest.fixture
 def serve(directory: Path, tmp_path: Path) -> Iterator[Serve]:
-    """Starts `gunicorn` or `uvicorn` with an application of the tests, and stops it in the end."""
+    """Starts one of `COMMANDS` with an application of the tests, and stops it in the end."""
     with ExitStack() as servers:
 
-        def start(server: str, application: str, *options: str, workers: int = 4, **environment: str) -> Server:
+        def start(
+            server: str,
+            application: str,
+            *options: str,
+            workers: int = 4,
+            unix_socket: bool = False,
+            **environment: str,
+        ) -> Server:
             variables = {**os.environ, **environment, "DIRECTORY": str(directory), "PYTHONPATH": str(APPLICATIONS)}
-            log = tmp_path / f"{server}-{uuid.uuid4().hex}.log"
-            running = _running(server, application, options, workers, variables, log)
-            return servers.enter_context(running)
+            name = f"{server}-{uuid.uuid4().hex}"
+            log = tmp_path / f"{name}.log"
+            family = socket.AF_UNIX if unix_socket else socket.AF_INET
+            with socket.socket(family) as listener:
+                listener.bind(str(directory / f"{name[:16]}.socket") if unix_socket else ("127.0.0.1", 0))
+                listener.listen(512)
+                return servers.enter_context(_running(server, application, options, workers, variables, log, listener))
 
         yield start
 
@@ -134,45 +215,20 @@ def _wait_for(server: Server, workers: int, log: Path) -> None:
 
 
 @contextmanager
-def _running(
-    server: str,
-    application: str,
-    options: tuple[str, ...],
-    workers: int,
-    variables: dict[str, str],
-    log: Path,
-) -> Iterator[Server]:
-    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener, log.open("wb") as output:
-        listening = listener.fileno()
-        # Both kill workers that say nothing for a while, which on a busy machine takes long. But uvicorn starts no
-        # worker as long as it waits for an answer from one that was killed after it asked: the clients must wait
-        # longer.
-        patience = str(round(DEADLINE / 4))
-        bound = {
-            "gunicorn": ["--bind", f"fd://{listening}", "--graceful-timeout", "1", "--timeout", patience],
-            "uvicorn": [
-                "--fd",
-                str(listening),
-                "--timeout-graceful-shutdown",
-                "1",
-                "--timeout-worker-healthcheck",
-                patience,
-            ],
-        }[server]
+def started(command: list[str], listener: socket.socket, variables: dict[str, str], log: Path) -> Iterator[Server]:
+    """A server that was given a listening socket, until the end of the block."""
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", server, *bound, "--workers", str(workers), *options, application],
+            command,
             cwd=log.parent,
             env=variables,
-            pass_fds=[listening],
+            pass_fds=[listener.fileno()],
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
-        port = listener.getsockname()[1]
     try:
-        running = Server(process, port)
-        _wait_for(running, workers, log)
-        yield running
+        yield Server(process, listener.getsockname())
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -182,3 +238,20 @@ def _running(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@contextmanager
+def _running(
+    server: str,
+    application: str,
+    options: tuple[str, ...],
+    workers: int,
+    variables: dict[str, str],
+    log: Path,
+    listener: socket.socket,
+) -> Iterator[Server]:
+    command = [*COMMANDS[server](listener.fileno(), workers, application), *options]
+    with started(command, listener, variables, log) as running:
+        listener.close()
+        _wait_for(running, workers, log)
+        yield running

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import celery_directories  # noqa: F401  (registers the broker's scheme)
+import celery_directories  # noqa: F401  (registers the broker's scheme, and has the results)
 from celery import Celery  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 import shmlimit as sl
@@ -29,7 +29,9 @@ LIMITS = [
 for directory in ("queue", "control", "results"):
     (DIRECTORY / directory).mkdir(exist_ok=True)
 
-app = Celery("celery_app", broker="directories://", backend=f"file://{DIRECTORY / 'results'}")
+app = Celery(
+    "celery_app", broker="directories://", backend=f"celery_directories.Results+file://{DIRECTORY / 'results'}"
+)
 app.conf.update(
     broker_transport_options={
         "data_folder_in": str(DIRECTORY / "queue"),

@@ -1,4 +1,4 @@
-"""A broker for Celery that needs no server: Kombu's directories of files, with messages that appear whole."""
+"""A broker and results for Celery that need no server: directories of files, each of which appears whole."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from celery.backends.filesystem import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    FilesystemBackend,
+)
 from kombu.transport import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
     TRANSPORT_ALIASES,
     filesystem,
@@ -29,6 +32,16 @@ class Transport(filesystem.Transport):  # type: ignore[misc, unused-ignore]
     """The scheme `directories`."""
 
     Channel = Channel
+
+
+class Results(FilesystemBackend):  # type: ignore[misc, unused-ignore]
+    """Celery's own empties the file of a result before it writes the next state, which whoever asks may find empty."""
+
+    def set(self, key: Any, value: Any) -> None:
+        file = os.fsdecode(self._filename(key))
+        part = Path(f"{file}.{uuid.uuid4()}.part")
+        part.write_bytes(value.encode() if isinstance(value, str) else value)
+        os.replace(part, file)
 
 
 TRANSPORT_ALIASES["directories"] = f"{__name__}:{Transport.__name__}"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @contextmanager
-def worker_of(application: Any, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of the queue of its name, with four prefork children; killed at the end if it still lives."""
+def worker_of(application: Any, name: str, pool: str = "prefork") -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of the queue of its name, with four children or greenlets; killed at the end if it still lives."""
     log = application.DIRECTORY / f"{name}.log"
-    command = ["-m", "celery", "-A", "celery_app", "worker", "--pool=prefork", f"--concurrency={CHILDREN}"]
+    command = ["-m", "celery", "-A", "celery_app", "worker", f"--pool={pool}", f"--concurrency={CHILDREN}"]
     quiet = [
         "--without-gossip",
         "--without-mingle",
@@ -210,6 +211,19 @@ def test_no_place_stays_taken_when_children_are_killed_in_their_tasks(applicatio
     places = application.segment["killed"]
     with places.acquire(timeout=DEADLINE), places.acquire(timeout=DEADLINE):
         assert not places.try_acquire()
+
+
+@pytest.mark.skipif(find_spec("gevent") is None, reason="needs gevent")
+def test_greenlets_that_wait_let_the_others_of_their_worker_run(application: Any) -> None:
+    (application.DIRECTORY / "two_places").unlink(missing_ok=True)
+    with worker_of(application, "greenlets", "gevent"):
+        results = [application.hold_one_of_two.apply_async(queue="greenlets") for _ in range(6)]
+        until(lambda: queued(application.segment, "two_places") == CHILDREN - 2, "two greenlets in the queue")
+        assert active(application.segment, "two_places") == 2
+        # They are of one process, which does other work meanwhile.
+        (application.DIRECTORY / "two_places").touch()
+        assert len({result.get(timeout=DEADLINE) for result in results}) == 1
+    assert active(application.segment, "two_places") == 0
 
 
 def test_no_place_stays_taken_when_a_whole_worker_is_killed(application: Any) -> None:
