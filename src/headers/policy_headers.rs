@@ -88,7 +88,7 @@ impl PolicyHeaders {
     }
 
     /// The set whose limits are described.
-    pub fn limit_set(&self) -> &LimitSet {
+    pub fn set(&self) -> &LimitSet {
         &self.set
     }
 

@@ -118,7 +118,7 @@ impl PermitHandle {
     }
 
     /// The set that the permit belongs to.
-    pub fn limit_set(&self) -> &LimitSet {
+    pub fn set(&self) -> &LimitSet {
         &self.set
     }
 

@@ -146,7 +146,7 @@ impl Request<'_> {
     ///
     /// [`RequestError::UnknownTier`].
     pub fn set_tier(&mut self, tier: impl AsRef<str>) -> Result<(), Error> {
-        let tier = self.limit_set().tier_index(tier.as_ref())?;
+        let tier = self.set().tier_index(tier.as_ref())?;
         self.put_tier(tier);
         Ok(())
     }

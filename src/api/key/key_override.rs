@@ -201,7 +201,7 @@ impl Request<'_> {
         limit: impl LimitName,
         capacity: impl Into<Option<u64>>,
     ) -> Result<(), Error> {
-        let set = self.limit_set();
+        let set = self.set();
         if !set.is_keyed() {
             return Err(Error::Request(RequestError::NotKeyed {
                 set: set.name().to_owned(),

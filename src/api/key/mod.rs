@@ -63,7 +63,7 @@ impl LimitSet {
 
 impl<'a> Key<'a> {
     /// The set that the key belongs to.
-    pub fn limit_set(&self) -> &'a LimitSet {
+    pub fn set(&self) -> &'a LimitSet {
         self.subject.set
     }
 }

@@ -251,7 +251,7 @@ impl<'a> Request<'a> {
     }
 
     /// The set that the request takes from.
-    pub fn limit_set(&self) -> &'a LimitSet {
+    pub fn set(&self) -> &'a LimitSet {
         self.set
     }
 

@@ -53,7 +53,7 @@ impl<'a> AcquireFuture<'a> {
     pub(crate) fn new(request: &Request<'a>, timeout: Option<Duration>) -> Self {
         let asked = Asked::new(request, timeout).map(Box::new);
         Self {
-            set: SetReference::Borrowed(request.limit_set()),
+            set: SetReference::Borrowed(request.set()),
             stage: Stage::Asked(asked),
         }
     }
@@ -145,7 +145,7 @@ impl Drop for AcquireFuture<'_> {
 
 impl Asked {
     fn new(request: &Request<'_>, timeout: Option<Duration>) -> Result<Self, Error> {
-        let (set, target, costs) = (request.limit_set(), request.target()?, request.costs()?);
+        let (set, target, costs) = (request.set(), request.target()?, request.costs()?);
         Ok(Self {
             costs: costs.clone(),
             key: target.key.copied(),

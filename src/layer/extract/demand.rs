@@ -138,9 +138,9 @@ impl Demand {
     pub fn new(request: Request<'_>) -> Result<Self, Error> {
         request.require_costs()?;
         Ok(Self {
-            headers: Arc::new(PolicyHeaders::new(request.limit_set())),
+            headers: Arc::new(PolicyHeaders::new(request.set())),
             client: Client::Everyone,
-            set: request.limit_set().clone(),
+            set: request.set().clone(),
             wanted: request.into_wanted(),
         })
     }
@@ -300,7 +300,7 @@ impl Demand {
     }
 
     fn on(&self, headers: Arc<PolicyHeaders>) -> Result<Self, Error> {
-        let set = headers.limit_set().clone();
+        let set = headers.set().clone();
         let demand = Self {
             wanted: self.request().on(&set)?.into_wanted(),
             client: Client::Everyone,

@@ -180,11 +180,11 @@ async fn each_permit_is_found_by_the_name_of_its_set_whatever_the_order_of_layer
             assert!(permits.of("others").is_none());
             for (index, name) in ["tenants", "api", "gpus"].into_iter().enumerate() {
                 let permit = permits.of(name).expect("it holds a permit");
-                assert_eq!(permit.limit_set().name(), name);
+                assert_eq!(permit.set().name(), name);
                 permit.release().expect("works");
                 assert_eq!(limits[index].held(), 0, "{name}");
             }
-            let from_inside = permits.iter().map(|permit| permit.limit_set().name().to_owned());
+            let from_inside = permits.iter().map(|permit| permit.set().name().to_owned());
             let expected = [inner, middle, outer].map(|index| ["tenants", "api", "gpus"][index]);
             assert_eq!(from_inside.collect::<Vec<_>>(), expected);
             Ok::<_, Infallible>(done())

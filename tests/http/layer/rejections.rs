@@ -103,7 +103,7 @@ async fn the_refusal_is_in_the_extensions_of_the_response_whatever_it_is_shaped_
         let refused = answer(&layer, "/").await;
         let refusal = refused.extensions().get::<Refusal>().expect("a refusal");
         assert_eq!(
-            (refusal.limit_set().name(), refusal.binding()),
+            (refusal.set().name(), refusal.binding()),
             ("api", Some("requests"))
         );
     }
