@@ -1,11 +1,14 @@
 //! How much memory a segment takes, and each of its sets. All of it is reserved at creation.
 
+use std::path::Path;
+
 use serde::Serialize;
 
 use super::snapshot::{FileReader, SegmentReader};
 use crate::declaration::stored::{StoredDeclaration, StoredSet};
 use crate::declaration::{Declaration, SetDeclaration};
-use crate::error::DeclarationError;
+use crate::error::{DeclarationError, Error};
+use crate::shm::file::set_directory::named_directory;
 use crate::shm::layout::geometry::{Geometry, SetGeometry};
 use crate::shm::layout::records::{ALIGNMENT, HoldLabel};
 use crate::units::BUCKET_TAG_WORDS;
@@ -14,8 +17,8 @@ use crate::units::BUCKET_TAG_WORDS;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SegmentMemory {
-    /// Bytes of the file. What the sets do not take is for the header, 384 bytes for each process that can be
-    /// attached, and 192 for each set.
+    /// Bytes of the file, or of all files of a directory. What the sets do not take is for each file's header, 384 bytes
+    /// for each process that can be attached, and 192 for each set.
     pub bytes: u64,
     /// What each set takes of them, in the order of the declaration.
     pub sets: Vec<SetMemory>,
@@ -143,9 +146,8 @@ fn definition_room(text: &str, calendars: usize) -> u64 {
 }
 
 impl Declaration {
-    /// How much memory a segment takes that is created as declared, in one file. Nothing is created. In a
-    /// [directory](crate::Segment#a-file-for-each-set), each set takes as much as a segment of that set alone, with a
-    /// header and records of processes of its own.
+    /// How much memory a segment takes that is created as declared, in one file. Nothing is created.
+    /// [`memory_at`](Self::memory_at) tells of a path that may be a directory.
     ///
     /// A container's `/dev/shm` has 64 MB unless it is given more.
     ///
@@ -167,6 +169,37 @@ impl Declaration {
     pub fn memory(&self) -> Result<SegmentMemory, DeclarationError> {
         let plan = SegmentPlan::of(self)?;
         Ok(SegmentMemory::of(self, &plan.geometry))
+    }
+
+    /// How much memory a segment takes that is created as declared at this path. Nothing is created. In a
+    /// [directory](crate::Segment#a-file-for-each-set), each file has a header and records of processes of its own.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, SetDeclaration};
+    ///
+    /// let set = |name| SetDeclaration::new(name).add_limit(Limit::calls("requests", 500, Duration::from_secs(60)));
+    /// let declaration = Declaration::new().add_set(set("api")).add_set(set("mail"));
+    /// assert_eq!(declaration.memory_at("/dev/shm/app.limits")?, declaration.memory()?);
+    /// assert!(declaration.memory_at("/dev/shm/app.limits.d/")?.bytes > declaration.memory()?.bytes);
+    /// # Ok::<(), shmlimit::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`memory`](Self::memory), and those of [`Segment::create`](crate::Segment::create) for a path that
+    /// no segment can be at, or a declaration that a directory cannot have.
+    pub fn memory_at(&self, path: impl AsRef<Path>) -> Result<SegmentMemory, Error> {
+        let Some(directory) = named_directory(path.as_ref())? else {
+            return Ok(self.memory()?);
+        };
+        self.validate()?;
+        self.check_for_directory(&directory)?;
+        let mut all = SegmentMemory::default();
+        for set in self.sets() {
+            all = all.and(self.in_directory(set.name()).memory()?);
+        }
+        Ok(all)
     }
 }
 

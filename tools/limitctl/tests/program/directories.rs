@@ -99,6 +99,39 @@ fn files_in(directory: &Path) -> Vec<String> {
     names
 }
 
+/// The lines that say what is taken; without the first, which says whether it is.
+fn memory(run: &Run) -> &str {
+    run.stdout.split_once('\n').expect("more than a line").1
+}
+
+#[test]
+fn a_dry_run_says_what_all_files_of_a_directory_take() {
+    let root = directory();
+    let path = root.path().join("app.limits.d");
+    let config = root.path().join("limits.toml");
+    fs::write(&config, [API, MAIL, TENANTS].concat()).expect("written");
+    let planned = run(["create", "--dry-run", text(&path), text(&config)]).ended(0);
+    assert!(!path.exists());
+    let created = run(["create", text(&path), text(&config)]).ended(0);
+    assert_eq!(memory(&planned), memory(&created));
+    let sizes = files_in(&path)
+        .into_iter()
+        .map(|name| fs::metadata(path.join(name)).expect("a file").len());
+    let declaration = shmlimit::Declaration::from_toml_file(&config).expect("valid");
+    let memory_at = |path: &Path| declaration.memory_at(path).expect("valid").bytes;
+    assert_eq!(memory_at(&path), sizes.sum::<u64>());
+
+    // The same for a declaration that says where it is to be, and for one of several.
+    let declared = format!("[segment]\npath = {path:?}\n{API}{MAIL}{TENANTS}");
+    fs::write(&config, declared).expect("written");
+    assert_eq!(
+        memory(&run(["create", "--dry-run", text(&config)]).ended(0)),
+        memory(&created)
+    );
+    let all = run(["create", "--dry-run", "--all", text(root.path())]).ended(0);
+    assert_eq!(memory(&all), memory(&created));
+}
+
 #[test]
 fn create_and_apply_add_sets_and_leave_the_others_alone() {
     let scene = Scene::new();

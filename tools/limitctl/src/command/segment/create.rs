@@ -92,7 +92,7 @@ pub struct Create {
 
     /// Only say how much memory the segment would take, and create nothing
     ///
-    /// Reads the declaration and nothing else. A container's /dev/shm has 64 MB unless it is given more.
+    /// A segment that is a directory takes a header and records of processes for each set. A container's /dev/shm has 64 MB unless it is given more.
     #[arg(long, conflicts_with_all = ["if_missing", "on_mismatch"])]
     dry_run: bool,
 
@@ -156,12 +156,12 @@ impl Create {
             (None, None, None) => return Err(nothing_declared(None)),
         };
         let declaration = self.completed(declaration)?;
+        let path = segment.or(declaration.segment().path());
         if self.dry_run {
-            say_memory(&declaration, None)?;
+            say_memory(&declaration, path, None)?;
             return Ok(ExitCode::Done);
         }
-        let declared = declaration.segment().path();
-        let Some(path) = segment.or(declared) else {
+        let Some(path) = path else {
             return Err(Failure::new(
                 ExitCode::Usage,
                 "neither the arguments nor the declaration says where to create the segment: add a path, as in \
@@ -174,11 +174,11 @@ impl Create {
 
     fn create_one_of_all(&self, file: &Path) -> Result<(), Failure> {
         let declaration = self.completed(from_file(file)?)?;
+        let path = segment_of(file, &declaration, self.segment.as_deref());
         if self.dry_run {
-            return say_memory(&declaration, Some(file));
+            return say_memory(&declaration, path.ok().as_deref(), Some(file));
         }
-        let path = segment_of(file, &declaration, self.segment.as_deref())?;
-        self.create(&declaration, &path)
+        self.create(&declaration, &path?)
     }
 
     /// Creates a segment, or finds or changes it, and reports that.
@@ -261,9 +261,13 @@ impl Create {
     }
 }
 
-/// Reports how much memory a segment would take. `file` is that of its declaration, if several are reported.
-fn say_memory(declaration: &Declaration, file: Option<&Path>) -> Result<(), Failure> {
-    let memory = declaration.memory().map_err(Error::from)?;
+/// Reports how much memory a segment would take, at this path or in one file. `file` is that of its declaration, if several
+/// are reported.
+fn say_memory(declaration: &Declaration, path: Option<&Path>, file: Option<&Path>) -> Result<(), Failure> {
+    let memory = match path {
+        Some(path) => declaration.memory_at(path)?,
+        None => declaration.memory().map_err(Error::from)?,
+    };
     let participants = declaration.segment().participants().into();
     output::print(&format!(
         "{}would take {}: {}\n{}",
