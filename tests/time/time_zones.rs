@@ -1,11 +1,12 @@
 //! Calendar windows by the name of a time zone.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::scene;
 use crate::scene::clock::{NANOSECOND, Scene, time_zone, tzif};
-use shmlimit::declare::{Credit, FleetLease, MismatchOutcome, OnMismatch, TimeZone};
+use shmlimit::declare::{Checkpoint, Credit, FleetLease, MismatchOutcome, OnMismatch, TimeZone};
 use shmlimit::{
     Algorithm, Declaration, Limit, LimitSet, OpenOptions, Outcome, Segment, SetDeclaration, VirtualClock,
     Window,
@@ -313,4 +314,32 @@ fn every_zone_of_the_system_can_be_declared() {
     for name in names.filter(|name| root.join(name).exists()) {
         declare(daily(9).time_zone(name)).validate().expect(name);
     }
+}
+
+#[test]
+fn a_checkpoint_is_restored_with_its_zone_and_what_its_day_has_used() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name| directory.path().join(name);
+    let (path, kept) = (at("limits"), at("kept"));
+    let clock = VirtualClock::new(MARCH - 30 * MINUTE).auto_advance(false);
+    let options = OpenOptions::new().virtual_clock(&clock);
+    let open = |zone| {
+        let declaration = declare(daily(2).time_zone(zone)).checkpoint(Checkpoint::new(&kept));
+        options.open_or_create(&path, &declaration).expect("opens")
+    };
+    let segment = open(pacific());
+    assert_eq!(ask(&segment.set("api").expect("declared")), None);
+    assert!(segment.checkpoint(&kept).expect("written"));
+    drop(segment);
+    fs::remove_file(&path).expect("as a reboot does");
+
+    // By a process whose database knows less: the zone that the checkpoint has stays.
+    let restored = open(time_zone("PST8", Some("2024a")));
+    assert_eq!(restored.snapshot().expect("a copy").cold_starts, 1);
+    assert!(known(&restored).starts_with("2025b "), "{}", known(&restored));
+    let set = restored.set("api").expect("declared");
+    assert_eq!(ask(&set), None);
+    assert_eq!(ask(&set), Some(30 * MINUTE), "one was used before");
+    clock.advance_to(MARCH);
+    assert_eq!((ask(&set), ask(&set), ask(&set)), (None, None, Some(23 * HOUR)));
 }
