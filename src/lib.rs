@@ -103,6 +103,7 @@ pub mod headers;
 #[cfg(feature = "tower")]
 pub mod layer;
 mod limit;
+mod message;
 pub mod pool;
 mod queue;
 pub mod request;

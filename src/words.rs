@@ -1,8 +1,10 @@
 //! Choices that are written as one word: in TOML, in JSON, on command lines and in Python.
 
+use crate::message::debug_is_message;
+
 /// A text that is not a valid [`Window`](crate::Window), [`Amount`](crate::declare::Amount), [`Algorithm`](crate::Algorithm)
 /// or other choice written as a word.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not {what}: {advice}")]
 #[non_exhaustive]
 pub struct ParseError {
@@ -13,6 +15,8 @@ pub struct ParseError {
     /// How to write that.
     pub advice: &'static str,
 }
+
+debug_is_message!(ParseError);
 
 impl ParseError {
     pub(crate) fn new(given: &str, what: &'static str, advice: &'static str) -> Self {

@@ -8,6 +8,7 @@
 
 mod backoff;
 mod exchange;
+mod message;
 pub mod model;
 pub mod protocol;
 mod refresher;

@@ -12,6 +12,7 @@ use shmlimit::fleet::{Asked, Duty, Fleet};
 use thiserror::Error;
 
 use crate::exchange::Exchange;
+use crate::message::debug_is_message;
 use crate::store::client::{StoreClient, Timeouts};
 use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
@@ -26,7 +27,7 @@ const AFTER_DAMAGE: Duration = Duration::from_secs(1);
 const AFTER_DENIAL: Duration = Duration::from_secs(1);
 
 /// Why no thread asks for leases.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum RefresherError {
     /// The segment was declared without a store.
@@ -42,6 +43,8 @@ pub enum RefresherError {
     #[error("no thread could be started: {0}")]
     Thread(#[source] io::Error),
 }
+
+debug_is_message!(RefresherError);
 
 /// What the thread has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

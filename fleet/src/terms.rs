@@ -7,6 +7,8 @@ use shmlimit::declare::Weekday;
 use shmlimit::fleet::{LeasedLimit, LeasedRule};
 use thiserror::Error;
 
+use crate::message::debug_is_message;
+
 /// Scripts count with doubles, which are exact for whole numbers up to 2^53. Within this bound, the sum of two
 /// numbers is exact too.
 const MAX_EXACT: u128 = 1 << 52;
@@ -16,7 +18,7 @@ const MIN_LEASE_MICROS: u64 = 100_000;
 const MAX_LEASE_MICROS: u64 = 86_400_000_000;
 
 /// Why the store cannot count a limit.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TermsError {
     /// A number that must be positive is zero.
@@ -54,6 +56,8 @@ pub enum TermsError {
         declared: String,
     },
 }
+
+debug_is_message!(TermsError);
 
 /// How time is cut into windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

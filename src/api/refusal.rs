@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::request_events::{RequestEventKind, RequestEvents};
 use super::set::limit_set::LimitSet;
 use crate::engine::{Decided, Decision, Details, NEVER, RefusalReason};
+use crate::message::debug_is_message;
 use crate::shm::probes;
 
 /// A request was refused, and nothing was taken.
@@ -34,11 +35,13 @@ use crate::shm::probes;
 /// assert_eq!(refusal.binding(), Some("sent"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Refusal {
     set: LimitSet,
     details: Details,
 }
+
+debug_is_message!(Refusal);
 
 // Below clippy's threshold for a large error, so functions can return it as their error without a box.
 const _: () = assert!(size_of::<Refusal>() < 128);
@@ -73,7 +76,7 @@ impl Refusal {
     }
 
     /// The set that refused.
-    pub fn limit_set(&self) -> &LimitSet {
+    pub fn set(&self) -> &LimitSet {
         &self.set
     }
 
@@ -251,12 +254,10 @@ fn name(set: &LimitSet, index: usize) -> Option<&str> {
 impl RequestEvents {
     #[cold]
     pub(crate) fn denied(&self, set: usize, refusal: &Refusal, label: Option<&str>) {
-        self.tell(set, 0, refusal.limit_set().name(), label, || {
-            RequestEventKind::Denied {
-                limit: refusal.binding(),
-                reason: refusal.reason(),
-                retry_after: refusal.retry_after(),
-            }
+        self.tell(set, 0, refusal.set().name(), label, || RequestEventKind::Denied {
+            limit: refusal.binding(),
+            reason: refusal.reason(),
+            retry_after: refusal.retry_after(),
         });
     }
 }

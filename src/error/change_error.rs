@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use super::difference::Difference;
 use super::listing::joined;
+use crate::message::debug_is_message;
 
 /// A live segment cannot be changed like this. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
     /// Some of the differences from the live segment cannot be applied in place. Nothing was changed.
@@ -38,3 +39,5 @@ pub enum ChangeError {
         set: String,
     },
 }
+
+debug_is_message!(ChangeError);

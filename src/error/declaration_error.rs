@@ -4,11 +4,13 @@ use std::io;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::PathBuf;
 
+use crate::message::debug_is_message;
+
 /// What is wrong with a declaration: where, what was given, and what to do about it.
 ///
 /// `place` reads like `set "openai" / limit "tokens" / window`, as does
 /// [`Difference::path`](crate::declare::Difference::path).
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DeclarationError {
     /// The file could not be read.
@@ -125,6 +127,8 @@ pub enum DeclarationError {
         reason: String,
     },
 }
+
+debug_is_message!(DeclarationError);
 
 // Errors are read and never changed, so a panic elsewhere cannot leave one half changed. Not derived, because
 // `std::io::Error` is neither.

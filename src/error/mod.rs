@@ -13,6 +13,8 @@ mod segment_error;
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
+use crate::message::debug_is_message;
+
 pub use change_error::ChangeError;
 pub use declaration_error::DeclarationError;
 pub(crate) use difference::Assignment;
@@ -29,7 +31,7 @@ pub use segment_error::SegmentError;
 /// Everything that can go wrong, by what was being done.
 ///
 /// Each message says what is wrong, where, and what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A segment could not be created, opened or removed.
@@ -51,6 +53,8 @@ pub enum Error {
     #[error(transparent)]
     Segment(#[from] SegmentError),
 }
+
+debug_is_message!(Error);
 
 // Errors are read and never changed, so a panic elsewhere cannot leave one half changed. Not derived, because
 // `std::io::Error` is neither.

@@ -8,10 +8,11 @@ use super::difference::Difference;
 use super::listing;
 use super::listing::{joined, live_processes};
 use super::process_id::ProcessId;
+use crate::message::debug_is_message;
 
 /// A segment cannot be created, opened or removed. May also occur in a forked child, which opens the segment again on
 /// first use.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The system refused an operation on the segment file.
@@ -292,6 +293,8 @@ pub enum OpenError {
         remedy: String,
     },
 }
+
+debug_is_message!(OpenError);
 
 /// Names the processes that have a read lock.
 fn readers(processes: &[ProcessId]) -> String {

@@ -1,7 +1,9 @@
 //! Why a permit can give nothing back.
 
+use crate::message::debug_is_message;
+
 /// A permit or a reservation has nothing left to give back or settle.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PermitError {
     /// The permit was already settled.
@@ -33,3 +35,5 @@ pub enum PermitError {
         set: String,
     },
 }
+
+debug_is_message!(PermitError);

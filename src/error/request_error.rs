@@ -1,9 +1,10 @@
 //! Why a request cannot be meant for the set it is used on.
 
 use super::listing::{join, some_of};
+use crate::message::debug_is_message;
 
 /// A request does not fit the set it is used on. Nothing was taken.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
     /// The segment has no set with this name.
@@ -153,3 +154,5 @@ pub enum RequestError {
     #[error("a pool needs at least one set: none was given")]
     EmptyPool,
 }
+
+debug_is_message!(RequestError);

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use super::process_id::ProcessId;
 use super::removal_cause::RemovalCause;
+use crate::message::debug_is_message;
 
 /// A segment, or one of its sets, cannot be used now or any more.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
     /// Something in the file cannot be right. Noticed when the segment is opened or used.
@@ -55,6 +56,8 @@ pub enum SegmentError {
         what: &'static str,
     },
 }
+
+debug_is_message!(SegmentError);
 
 fn holder(process: Option<ProcessId>) -> String {
     process.map_or_else(

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::time::Duration;
 
 use crate::scene::expect_refusal;
-use shmlimit::{Declaration, Error, Limit, LimitSet, Refusal, Segment, SetDeclaration};
+use shmlimit::{Declaration, Error, Limit, LimitSet, Refusal, Segment, SetDeclaration, Window};
 
 type AnyError = Box<dyn StdError + Send + Sync>;
 
@@ -62,11 +62,32 @@ fn a_refusal_outlives_the_handle_of_the_set_and_is_read_by_another_thread() {
                 .retry_after()
                 .is_some_and(|wait| wait <= Duration::from_millis(60_001))
         );
-        (refusal.limit_set().name().to_owned(), refusal.to_string())
+        (refusal.set().name().to_owned(), refusal.to_string())
     });
     let (set, text) = read.join().expect("no panic");
     assert_eq!(set, "mail");
     assert_eq!(text, copy.to_string());
+}
+
+/// What `main` prints that returns it, and `unwrap`.
+#[test]
+fn the_debug_form_of_refusals_and_errors_is_their_message() {
+    let (_directory, mail) = one_a_minute();
+    drop(mail.request().try_permit().expect("the first of a minute"));
+    let refused = mail.request().try_permit().expect_err("the second");
+    let refusal = refused.refusal().expect("not a failure");
+    let failed = mail.request().with("nothing", 1).expect_err("no such limit");
+    let declared = Declaration::from_toml("set = 3").expect_err("not a list");
+    let parsed = "never".parse::<Window>().expect_err("no window");
+    for (debug, message) in [
+        (format!("{refused:?}"), refused.to_string()),
+        (format!("{refusal:?}"), refused.to_string()),
+        (format!("{failed:?}"), failed.to_string()),
+        (format!("{declared:#?}"), declared.to_string()),
+        (format!("{parsed:?}"), parsed.to_string()),
+    ] {
+        assert_eq!(debug, message);
+    }
 }
 
 #[test]

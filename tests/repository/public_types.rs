@@ -1,8 +1,9 @@
-//! Enums and structs with public fields can be extended: other crates may not match or build them whole.
+//! Enums and structs with public fields can be extended: other crates may not match or build them whole. Errors print their
+//! message in every form.
 
 use syn::{Attribute, Fields, Item, Visibility};
 
-use crate::layers::sources_of;
+use crate::layers::{Source, sources_of};
 
 /// What nothing can be added to: see docs/api-guidelines.md.
 const COMPLETE: [&str; 8] = [
@@ -42,11 +43,51 @@ fn exhaustive(item: &Item) -> Option<String> {
     }
 }
 
+fn sources() -> impl Iterator<Item = Source> {
+    let directories = ["src", "fleet/src", "reqwest-middleware/src"];
+    directories.into_iter().flat_map(sources_of)
+}
+
+/// What an item derives.
+fn derived(attributes: &[Attribute]) -> Vec<String> {
+    let mut names = Vec::new();
+    for attribute in attributes.iter().filter(|it| it.path().is_ident("derive")) {
+        attribute
+            .parse_nested_meta(|derived| {
+                names.extend(derived.path.segments.last().map(|name| name.ident.to_string()));
+                Ok(())
+            })
+            .expect("a list");
+    }
+    names
+}
+
+#[test]
+fn the_debug_form_of_a_public_error_is_not_derived() {
+    let mut errors = 0;
+    for item in sources().flat_map(|source| source.syntax.items) {
+        let (name, attributes, Visibility::Public(_)) = (match &item {
+            Item::Enum(item) => (&item.ident, &item.attrs, &item.vis),
+            Item::Struct(item) => (&item.ident, &item.attrs, &item.vis),
+            _ => continue,
+        }) else {
+            continue;
+        };
+        let derived = derived(attributes);
+        if name == "Refusal" || derived.iter().any(|it| it == "Error") {
+            errors += 1;
+            assert!(
+                !derived.iter().any(|it| it == "Debug"),
+                "{name}: its Debug is its message, by debug_is_message!"
+            );
+        }
+    }
+    assert!(errors > 10, "{errors} public errors");
+}
+
 #[test]
 fn public_enums_and_fields_can_be_added_to_unless_they_are_listed_as_complete() {
-    let mut found: Vec<String> = ["src", "fleet/src", "reqwest-middleware/src"]
-        .iter()
-        .flat_map(|directory| sources_of(directory))
+    let mut found: Vec<String> = sources()
         .flat_map(|source| source.syntax.items)
         .filter_map(|item| exhaustive(&item))
         .collect();

@@ -5,11 +5,13 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::message::debug_is_message;
+
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
 
 /// Why a URL is not a valid address of a store.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressError {
     /// It does not have a store's scheme.
@@ -41,6 +43,8 @@ pub enum AddressError {
     )]
     Option(String),
 }
+
+debug_is_message!(AddressError);
 
 /// A server, or a sentinel that knows servers.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,8 @@ use std::{env, fmt, fs, io};
 
 use thiserror::Error;
 
+use crate::message::debug_is_message;
+
 /// The variable with the user name, for servers with access control lists.
 pub const USERNAME: &str = "SHMLIMIT_FLEET_USERNAME";
 /// The variable with the password.
@@ -16,7 +18,7 @@ pub const PASSWORD_FILE: &str = "SHMLIMIT_FLEET_PASSWORD_FILE";
 pub const CA_FILE: &str = "SHMLIMIT_FLEET_CA_FILE";
 
 /// Why user and password could not be read.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CredentialsError {
     /// Both ways to give the password are used.
@@ -39,6 +41,8 @@ pub enum CredentialsError {
         kind: io::ErrorKind,
     },
 }
+
+debug_is_message!(CredentialsError);
 
 /// User, password and certificates. `Debug` does not show secrets.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -2,12 +2,13 @@
 
 use thiserror::Error;
 
+use crate::message::debug_is_message;
 use crate::store::address::AddressError;
 use crate::store::credentials::CredentialsError;
 use crate::terms::TermsError;
 
 /// Why the store gave no answer. No message contains a password.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
     /// The address of the store cannot be used.
@@ -93,6 +94,8 @@ pub enum StoreError {
         reason: String,
     },
 }
+
+debug_is_message!(StoreError);
 
 impl StoreError {
     /// Whether time alone can fix it: an outage rather than a mistake.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::api::refusal::Refusal;
 use crate::error::Error;
+use crate::message::debug_is_message;
 
 /// Why there is no permit: the limits refused, or they could not be asked. See
 /// [`Request::try_permit`](crate::Request::try_permit).
@@ -29,7 +30,7 @@ use crate::error::Error;
 /// assert_eq!(error.refusal().and_then(|refusal| refusal.binding()), Some("connections"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
     /// The limits refused. Nothing was taken.
@@ -39,6 +40,8 @@ pub enum AcquireError {
     #[error(transparent)]
     Failed(#[from] Error),
 }
+
+debug_is_message!(AcquireError);
 
 impl AcquireError {
     /// The refusal, if the limits refused.

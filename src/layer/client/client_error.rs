@@ -4,10 +4,11 @@ use std::error::Error as StdError;
 
 use crate::api::refusal::Refusal;
 use crate::error::Error;
+use crate::message::debug_is_message;
 
 /// Why a request has no response. It tells a refusal by the limits of this host from responses of the upstream and
 /// from errors of the inner client.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError<E: StdError + 'static> {
     /// The limits refused the request, and it was not sent. The refusal's `retry_after` says when it would be
@@ -21,6 +22,8 @@ pub enum ClientError<E: StdError + 'static> {
     #[error(transparent)]
     Client(E),
 }
+
+debug_is_message!([E: StdError + 'static] ClientError<E>);
 
 impl<E: StdError + 'static> ClientError<E> {
     /// The refusal, if it is one.

@@ -8,9 +8,10 @@ use crate::api::refusal::Refusal;
 use crate::error::{Error, RequestError};
 use crate::layer::answer::grpc::{Code, end_call};
 use crate::layer::extract::extract_error::ExtractError;
+use crate::message::debug_is_message;
 
 /// Why a request must not be sent, as [`ClientLimitLayer::take`](super::ClientLimitLayer::take) answers.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSent {
     /// The limits refused the request. The refusal's `retry_after` says when it would be admitted.
@@ -23,6 +24,8 @@ pub enum NotSent {
     #[error("the request was not sent: the extractor answers it, with status {}", .0.status())]
     Answered(Box<Response<String>>),
 }
+
+debug_is_message!(NotSent);
 
 impl NotSent {
     /// What a client of gRPC is answered in place of the upstream. The reason is in the extensions.

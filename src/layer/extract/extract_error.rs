@@ -3,10 +3,11 @@
 use http::Response;
 
 use crate::error::Error;
+use crate::message::debug_is_message;
 
 /// Why an [`Extractor`](crate::layer::Extractor) does not say what a request takes. The operator `?` converts an
 /// [`Error`] or a response into it.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtractError {
     /// The limits could not be asked: see [`OnError`](crate::layer::OnError). A request that names no key or an invalid
@@ -19,6 +20,8 @@ pub enum ExtractError {
     #[error("the extractor answers the request itself, with status {}", .0.status())]
     Answered(Box<Response<String>>),
 }
+
+debug_is_message!(ExtractError);
 
 impl From<Response<String>> for ExtractError {
     fn from(response: Response<String>) -> Self {
