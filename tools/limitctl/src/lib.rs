@@ -19,6 +19,7 @@ mod exit;
 mod job;
 mod live;
 mod output;
+mod reveal;
 mod screen;
 mod selftest;
 mod set_files;

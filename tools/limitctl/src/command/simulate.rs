@@ -35,7 +35,7 @@ use crate::text::style;
 ///
 ///     {"at_ms":1000,"set":"api","key":"tenant-7","admitted":true,"binding":null,"limits":{"tokens":{"remaining":100,"retry_after_ms":0,"reset_after_ms":900}}}
 ///
-/// A cost that can never be admitted is refused, and a retry_after_ms of null says that time alone does not help. Where a table of keys has no room for another, nothing binds: the request is refused, and "binding" is null. A line that makes no sense ends the replay (exit code 65).
+/// A cost that can never be admitted is refused, and a retry_after_ms of null says that time alone does not help. Where a table of keys has no room for another, nothing binds: the request is refused, and "binding" is null. Keys are printed whole, as the trace has them. A line that makes no sense ends the replay (exit code 65).
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Simulate {

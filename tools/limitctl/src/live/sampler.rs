@@ -12,6 +12,7 @@ use shmlimit::{Declaration, Error};
 use super::activity::{Rates, SetActivity, SetTotals};
 use super::hottest::KeyCounters;
 use crate::bounds::snapshot_with_bounds;
+use crate::reveal::Reveal;
 use crate::set_files::{FileIdentities, identity};
 use crate::text::human::as_text;
 use crate::whereabouts::Whereabouts;
@@ -22,6 +23,7 @@ pub struct Sampler {
     path: PathBuf,
     /// How many of the hottest keys of each set to find.
     hottest: usize,
+    reveal: Reveal,
     reader: SegmentReader,
     file: Option<FileIdentities>,
     before: Option<Before>,
@@ -71,12 +73,13 @@ impl Sampler {
     /// # Errors
     ///
     /// Those of [`SegmentReader::open`].
-    pub fn open(path: &Path, hottest: usize) -> Result<Self, Error> {
+    pub fn open(path: &Path, hottest: usize, reveal: Reveal) -> Result<Self, Error> {
         // Taken before opening, so that a file that replaces it meanwhile is noticed at the first look.
         let file = identity(path);
         Ok(Self {
             path: path.to_owned(),
             hottest,
+            reveal,
             reader: SegmentReader::open(path)?,
             file,
             before: None,
@@ -97,7 +100,7 @@ impl Sampler {
                 found = Some(key.clone());
             }
         })?;
-        Ok(found)
+        Ok(found.map(|key| self.reveal.row(key)))
     }
 
     /// Looks at the segment.
@@ -111,6 +114,7 @@ impl Sampler {
         let utc = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut snapshot = self.reader.snapshot()?;
         snapshot.path = as_text(&self.path);
+        self.reveal.users(&mut snapshot);
         let elapsed = self
             .before
             .as_ref()
@@ -125,6 +129,9 @@ impl Sampler {
             if self.hottest > 0 && set.keys.is_some() {
                 let counters = self.keys.entry(set.name.clone()).or_default();
                 happened.hottest = counters.hottest(&self.reader, &set.name, self.hottest, elapsed)?;
+                for hot in &mut happened.hottest {
+                    self.reveal.label(&mut hot.key);
+                }
             }
             activity.push(happened);
         }

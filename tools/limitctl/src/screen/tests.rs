@@ -10,6 +10,7 @@ use shmlimit::{Declaration, Keyed, Limit, Permit, Segment, SetDeclaration};
 use super::signs::Signs;
 use super::state::{Screen, Wish};
 use crate::live::sampler::Sampler;
+use crate::reveal::Reveal;
 use crate::text::human;
 
 /// A segment in use, and the screen that shows it.
@@ -39,7 +40,7 @@ impl Scene {
                     .add_limit(Limit::concurrency("in_flight", 5)),
             );
         let segment = Segment::create(&path, &declaration).expect("created");
-        let mut sampler = Sampler::open(&path, 10).expect("opened");
+        let mut sampler = Sampler::open(&path, 10, Reveal::ALL).expect("opened");
         let screen = Screen::new(sampler.look().expect("copied"), Signs::of("C"));
         Self {
             _directory: directory,

@@ -8,8 +8,10 @@ use shmlimit::snapshot::{KeyLabel, KeyLimitSnapshot};
 use super::human::{self, count};
 use super::table::Cell;
 use super::{sanitise, style};
+use crate::reveal::harmless;
 
-/// A key on one line: its text, or its bytes in hexadecimal; its fingerprint if the key is not stored.
+/// A key on one line: its text, or its bytes in hexadecimal. If they are not all that it has, they are followed by its length
+/// and the beginning of its fingerprint, and if none are stored, it is the fingerprint.
 pub fn key(label: &KeyLabel) -> String {
     let Some(kept) = &label.kept else {
         return format!("#{}", label.fingerprint);
@@ -18,21 +20,22 @@ pub fn key(label: &KeyLabel) -> String {
         .text()
         .map_or_else(|| format!("0x{}", hex(kept)), sanitise::line);
     if let (true, Some(bytes)) = (label.is_cut(), label.bytes) {
-        shown.push_str(&format!("... ({})", human::bytes(bytes)));
+        let fingerprint = label.fingerprint.to_string();
+        shown.push_str(&format!("... ({}) #{fingerprint:.8}", human::bytes(bytes)));
     }
     shown
 }
 
-/// Cuts what is kept of a key to so little that it cannot be used in its place.
-pub fn mask(label: &mut KeyLabel) {
-    if let Some(kept) = &mut label.kept {
-        kept.truncate((kept.len() / 4).min(4));
-    }
+/// A key that someone typed, whole.
+pub fn whole(key: &[u8]) -> String {
+    std::str::from_utf8(key).map_or_else(|_| format!("0x{}", hex(key)), sanitise::line)
 }
 
-/// A key that someone typed.
+/// A key that someone typed, as little of it as is shown of others.
 pub fn typed(key: &[u8]) -> String {
-    std::str::from_utf8(key).map_or_else(|_| format!("0x{}", hex(key)), sanitise::line)
+    let is_start = |end: &usize| std::str::from_utf8(key).map_or(true, |text| text.is_char_boundary(*end));
+    let end = (0..=harmless(key)).rev().find(is_start).unwrap_or(0);
+    format!("{}... ({})", whole(&key[..end]), human::bytes(key.len() as u64))
 }
 
 /// The address that a key is.
@@ -75,8 +78,10 @@ mod tests {
 
     #[test]
     fn what_was_typed_is_shown_harmless() {
-        assert_eq!(typed(b"tenant-7"), "tenant-7");
-        assert_eq!(typed(b"\x1b[31m"), r"\u{1b}[31m");
-        assert_eq!(typed(b"\xff\x1b"), "0xff1b");
+        assert_eq!(typed(b"tenant-7"), "te... (8 B)");
+        assert_eq!(typed(b"\x1b[31m"), r"\u{1b}... (5 B)");
+        assert_eq!(typed("ü".as_bytes()), "... (2 B)");
+        assert_eq!(typed("aüüü".as_bytes()), "a... (7 B)");
+        assert_eq!(typed(b"\xff\x1b\x1b\x1b"), "0xff... (4 B)");
     }
 }

@@ -11,6 +11,7 @@ use crate::exit::Failure;
 use crate::live::exposition::{Format, copy, exposition};
 use crate::live::sampler::Sampler;
 use crate::live::schedule::Schedule;
+use crate::reveal::Reveal;
 use crate::text::human::as_text;
 
 /// The segments that are served.
@@ -70,12 +71,12 @@ impl Segments {
 
 /// Looks at all segments repeatedly, forever, in a separate thread. A segment that cannot be read is opened again at
 /// each look.
-pub fn keep_looking(segments: Arc<Segments>, every: Duration, hottest: usize) {
+pub fn keep_looking(segments: Arc<Segments>, every: Duration, hottest: usize, reveal: Reveal) {
     let mut samplers: Vec<Option<Sampler>> = segments.paths.iter().map(|_| None).collect();
     let mut look_at_all = move || {
         let looks = segments.paths.iter().zip(&mut samplers);
         let seen = looks.map(|(path, sampler)| {
-            let look = look_at(path, sampler, hottest);
+            let look = look_at(path, sampler, hottest, reveal);
             if look.is_err() {
                 *sampler = None;
             }
@@ -96,11 +97,11 @@ pub fn keep_looking(segments: Arc<Segments>, every: Duration, hottest: usize) {
     });
 }
 
-fn look_at(path: &Path, sampler: &mut Option<Sampler>, hottest: usize) -> Seen {
+fn look_at(path: &Path, sampler: &mut Option<Sampler>, hottest: usize, reveal: Reveal) -> Seen {
     let look = || {
         let sampler = match sampler {
             Some(sampler) => sampler,
-            none => none.insert(Sampler::open(path, hottest)?),
+            none => none.insert(Sampler::open(path, hottest, reveal)?),
         };
         sampler.look()
     };

@@ -41,7 +41,7 @@ fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
     assert!(
         given
             .stdout
-            .contains(r#"set "tenants" / key acme / limit "requests" / capacity: nothing to 500"#),
+            .contains(r#"set "tenants" / key a... (4 B) / limit "requests" / capacity: nothing to 500"#),
         "{}",
         given.stdout
     );

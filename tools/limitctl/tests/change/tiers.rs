@@ -52,10 +52,13 @@ fn a_key_is_assigned_to_a_tier_and_shown_in_it() {
     let assign =
         |key: &str, tier: &str| run_command(limitctl().arg("assign").arg(&path).args(["tenants", key, tier]));
     let run_assign = assign("acme", "gold").ended(0);
-    assert_eq!(run_assign.stdout, "tenants, key acme: from default to gold\n");
+    assert_eq!(
+        run_assign.stdout,
+        "tenants, key a... (4 B): from default to gold\n"
+    );
     assert_eq!(
         assign("acme", "gold").ended(0).stdout,
-        "tenants, key acme: is in gold\n"
+        "tenants, key a... (4 B): is in gold\n"
     );
     let segment = Segment::open(&path).expect("a segment");
     let set = segment.set("tenants").expect("declared");

@@ -219,10 +219,12 @@ pub fn create_declared(directory: &Path, name: &str, declaration: &str) -> PathB
     path
 }
 
-/// What `show` prints about a key, as text and as JSON.
+/// What `show` prints about a key, with all that is kept of it, as text and as JSON.
 pub fn show_key(segment: &Path, set: &str, key: &str) -> (String, Value) {
-    let shown = run(["show", text(segment), set, key]).ended(0).stdout;
-    let json = run(["show", "--json", text(segment), set, key]).ended(0).json();
+    let shown = run(["show", "--reveal", text(segment), set, key]).ended(0).stdout;
+    let json = run(["show", "--reveal", "--json", text(segment), set, key])
+        .ended(0)
+        .json();
     (shown, json)
 }
 

@@ -195,8 +195,10 @@ fn hostile_keys_do_nothing_to_a_terminal_and_read_back_the_same() {
     }
     for verb in ["keys", "show"] {
         let mut command = limitctl();
-        command.args([verb, text(&path), "api"]);
-        command.arg(if verb == "show" { hostile } else { "--reveal" });
+        command.args([verb, "--reveal", text(&path), "api"]);
+        if verb == "show" {
+            command.arg(hostile);
+        }
         let shown = run_command(&mut command).ended(0).stdout;
         assert!(shown.contains(r"\u{1b}[2J\u{202e}x\n"), "{shown}");
         assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown:?}");
@@ -288,10 +290,12 @@ fn one_key_is_shown_with_what_those_who_hold_it_are_labelled_with() {
         .ended(0)
         .json();
     assert_eq!(json["holds"][0]["label"], "export\x07");
-    let shown = run(["show", text(&path), "api", "tenant-a"]).ended(0).stdout;
+    let shown = run(["show", "--reveal", text(&path), "api", "tenant-a"])
+        .ended(0)
+        .stdout;
     assert!(shown.contains(r"in_flight 1  export\u{7}"), "{shown}");
     assert!(!shown.contains("import"), "{shown}");
-    let inspected = run(["inspect", text(&path)]).ended(0).stdout;
+    let inspected = run(["inspect", "--reveal", text(&path)]).ended(0).stdout;
     let has_row = |end: &str| inspected.lines().any(|line| line.ends_with(end));
     assert!(has_row("in_flight 1  tenant-b  import"), "{inspected}");
     drop(held);
@@ -315,7 +319,9 @@ fn one_key_is_shown_with_who_holds_it() {
     assert_eq!(json["rows"][0]["replenished"], false);
     assert_eq!(json["holds"].as_array().map(Vec::len), Some(2));
     assert_eq!(json["holds"][0]["owner_pid"], std::process::id());
-    let shown = run(["show", text(&path), "api", "tenant-a"]).ended(0).stdout;
+    let shown = run(["show", "--reveal", text(&path), "api", "tenant-a"])
+        .ended(0)
+        .stdout;
     for part in [
         "key tenant-a of set api",
         "counted      3 admitted, 0 refused",
@@ -326,7 +332,7 @@ fn one_key_is_shown_with_who_holds_it() {
     ] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
-    let inspected = run(["inspect", text(&path)]).ended(0).stdout;
+    let inspected = run(["inspect", "--reveal", text(&path)]).ended(0).stdout;
     assert!(
         inspected
             .lines()
@@ -352,13 +358,16 @@ fn a_reset_of_a_key_leaves_the_others_as_they_are() {
         json["rows"][0]["limits"][0]["remaining"].as_u64()
     };
     let reset = run(["reset", "--key", "user-c", text(&path), "api"]).ended(0);
-    assert_eq!(reset.stdout, "api, key user-c: replenished requests, in_flight\n");
+    assert_eq!(
+        reset.stdout,
+        "api, key u... (6 B): replenished requests, in_flight\n"
+    );
     assert_eq!((left("user-c"), left("user-d")), (Some(3), Some(0)));
     let reset = run(["reset", "--key", "user-d", text(&path), "api", "in_flight"]).ended(0);
-    assert_eq!(reset.stdout, "api, key user-d: replenished in_flight\n");
+    assert_eq!(reset.stdout, "api, key u... (6 B): replenished in_flight\n");
     assert_eq!(left("user-d"), Some(0), "only what is named");
     let reset = run(["reset", "--key", "nobody", text(&path), "api"]).ended(0);
-    assert_eq!(reset.stdout, "api, key nobody: has used nothing\n");
+    assert_eq!(reset.stdout, "api, key n... (6 B): has used nothing\n");
     run(["reset", text(&path), "api"]).ended(0);
     assert_eq!(left("user-d"), Some(3), "without a key, it is all of them");
 }
@@ -503,7 +512,7 @@ fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
         );
     }
     let show = |address: &str| {
-        let json = run(["show", "--json", text(&path), "logins", address])
+        let json = run(["show", "--reveal", "--json", text(&path), "logins", address])
             .ended(0)
             .json();
         let rows = json["rows"].as_array().expect("rows").iter().map(|row| {
@@ -533,7 +542,7 @@ fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
             row("2001:db8::/64", "address", 1)
         ]
     );
-    let shown = run(["show", text(&path), "logins", "203.0.113.7"])
+    let shown = run(["show", "--reveal", text(&path), "logins", "203.0.113.7"])
         .ended(0)
         .stdout;
     assert!(
@@ -558,7 +567,7 @@ fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
     );
 
     let reset = run(["reset", "--key", "203.0.113.7", text(&path), "logins", "address"]).ended(0);
-    assert_eq!(reset.stdout, "logins, key 203.0.113.7: replenished address\n");
+    assert_eq!(reset.stdout, "logins, key 20... (11 B): replenished address\n");
     assert_eq!(
         show("203.0.113.7"),
         [

@@ -4,6 +4,7 @@ mod access;
 mod death;
 mod export;
 mod keys;
+mod secrets;
 mod serve;
 #[path = "../support/mod.rs"]
 mod support;

@@ -12,15 +12,21 @@ use shmlimit::snapshot::SegmentReader;
 use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
 
 /// `limitctl serve` on its own port.
-struct Server {
+pub struct Server {
     child: Child,
     address: SocketAddr,
 }
 
 impl Server {
     fn start(segments: &[&Path]) -> Self {
+        Self::start_with(&[], segments)
+    }
+
+    pub fn start_with(options: &[&str], segments: &[&Path]) -> Self {
         let mut child = limitctl()
-            .args(["serve", "--every", "50ms", "0"])
+            .args(["serve", "--every", "50ms"])
+            .args(options)
+            .arg("0")
             .args(segments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -59,7 +65,7 @@ impl Server {
         (status.unwrap_or_else(|| panic!("{answer}")), body.to_owned())
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub fn get(&self, path: &str) -> (u16, String) {
         self.request("GET", path, &self.address.to_string())
     }
 
@@ -336,7 +342,7 @@ fn a_browser_shows_the_counters() {
     for _ in 0..7 {
         let _ = request.check().expect("works").is_admitted();
     }
-    let server = Server::start(&[&path]);
+    let server = Server::start_with(&["--reveal"], &[&path]);
     let url = format!("http://{}/", server.address);
     let profile = directory.path().join("profile");
 

@@ -194,7 +194,7 @@ fn a_terminal_that_changes_its_size_is_drawn_anew() {
 }
 
 /// The view on a terminal, with the test reading every byte.
-struct OnPty {
+pub struct OnPty {
     child: Child,
     output: Receiver<Vec<u8>>,
     keyboard: File,
@@ -205,6 +205,10 @@ struct OnPty {
 
 impl OnPty {
     fn start(path: &Path, environment: &[(&str, &str)]) -> Self {
+        Self::start_with(&[], path, environment)
+    }
+
+    pub fn start_with(options: &[&str], path: &Path, environment: &[(&str, &str)]) -> Self {
         let size = nix::pty::Winsize {
             ws_row: 24,
             ws_col: 80,
@@ -215,7 +219,9 @@ impl OnPty {
         let before = tcgetattr(&pair.slave).expect("a terminal");
         let own = || Stdio::from(pair.slave.try_clone().expect("cloned"));
         let child = limitctl()
-            .args(["top", "--every", "20ms", text(path)])
+            .args(["top", "--every", "20ms"])
+            .args(options)
+            .arg(path)
             .env("TERM", "xterm-256color")
             .envs(environment.iter().copied())
             .stdin(own())
@@ -244,7 +250,18 @@ impl OnPty {
         }
     }
 
-    fn wait_for(&mut self, text: &str) {
+    pub fn press(&mut self, keys: &[u8]) {
+        self.keyboard.write_all(keys).expect("it reads");
+    }
+
+    /// Waits for its end, which was asked for, and returns all that the terminal was sent.
+    pub fn end(mut self) -> String {
+        assert!(self.child.wait().expect("a child of ours").success());
+        self.assert_given_back();
+        self.seen
+    }
+
+    pub fn wait_for(&mut self, text: &str) {
         while !self.seen.contains(text) {
             let bytes = self.output.recv_timeout(TIMEOUT);
             let bytes = bytes.unwrap_or_else(|_| panic!("no {text:?} in {:?}", self.seen));
@@ -284,9 +301,8 @@ fn control_c_ends_it_like_q() {
     for key in [b"\x03", b"q"] {
         let mut view = OnPty::start(&path, &[]);
         view.wait_for("api");
-        view.keyboard.write_all(key).expect("it reads");
-        assert!(view.child.wait().expect("a child of ours").success());
-        view.assert_given_back();
+        view.press(key);
+        view.end();
     }
 }
 

@@ -105,7 +105,16 @@ fn the_hottest_keys_come_first_by_what_was_asked_since_the_line_before() {
     // Before the first look, so that it does not count as current activity.
     ask("former", 50);
     let mut child = limitctl()
-        .args(["watch", "--json", "--keys", "2", "--every", "50ms", text(&path)])
+        .args([
+            "watch",
+            "--json",
+            "--reveal",
+            "--keys",
+            "2",
+            "--every",
+            "50ms",
+            text(&path),
+        ])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -10,6 +10,7 @@ use shmlimit::{Declaration, Limit, SetDeclaration};
 
 use crate::command::{aligned, amounts, as_text, label, label_heading, occupancy, shown};
 use crate::exit::{ExitCode, Failure};
+use crate::reveal::Reveal;
 use crate::text::human::{self, count};
 use crate::text::table::{Cell, Side, Table};
 use crate::text::{declared, fleet, key, process, sanitise, style};
@@ -28,6 +29,9 @@ pub struct Inspect {
     /// It also has the declaration. Amounts are in the units that the limits count in, times in seconds.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    reveal: Reveal,
 
     /// The segment
     ///
@@ -49,6 +53,7 @@ impl Inspect {
         let reader = SegmentReader::open(&self.path)?;
         let mut snapshot = reader.snapshot()?;
         snapshot.path = as_text(&self.path);
+        self.reveal.users(&mut snapshot);
         let place = reader.diagnose()?.place;
         let is_another = !place.any_pid_namespace && place.pid_namespace != place.own_pid_namespace;
         let inspection = Inspection {

@@ -12,6 +12,7 @@ use crate::best::Best;
 use crate::command::{as_text, occupancy};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::reveal::Reveal;
 use crate::text::human::{self, count};
 use crate::text::table::{Side, Table};
 use crate::text::{key, sanitise, style};
@@ -47,11 +48,8 @@ pub struct Keys {
     #[arg(long)]
     limited: bool,
 
-    /// Show all that is kept of each key
-    ///
-    /// Keys are often secrets, such as API keys, and what is printed ends up in logs and tickets. So only the first bytes of each are shown, a quarter of them and at most four, beside its length and its fingerprint, which tells it from others.
-    #[arg(long)]
-    reveal: bool,
+    #[command(flatten)]
+    reveal: Reveal,
 
     /// Print JSON
     ///
@@ -132,10 +130,8 @@ impl Keys {
                 best.offer(self.by.rank(key), || key.clone());
             }
         })?;
-        selection.keys = best.into_vec();
-        if !self.reveal {
-            selection.keys.iter_mut().for_each(|key| key::mask(&mut key.key));
-        }
+        let keys = best.into_vec().into_iter();
+        selection.keys = keys.map(|key| self.reveal.row(key)).collect();
         let sets = reader.snapshot()?.sets;
         if let Some(set) = sets.into_iter().find(|set| set.name == self.set) {
             selection.table = set.keys.unwrap_or_default();
@@ -186,18 +182,11 @@ impl Keys {
         } else {
             text.push_str(&format!("\n{keys}{which}, {} first\n", self.by.words()));
         }
-        text.push_str(&self.table(selection).render(2));
+        text.push_str(&Self::table(selection).render(2));
         text
     }
 
-    fn name(&self, key: &KeySnapshot) -> String {
-        match (self.reveal, &key.key.kept) {
-            (false, Some(_)) => format!("{} #{:.8}", key::key(&key.key), key.key.fingerprint.to_string()),
-            _ => key::key(&key.key),
-        }
-    }
-
-    fn table(&self, selection: &Selection) -> Table {
+    fn table(selection: &Selection) -> Table {
         let limits: Vec<String> = selection
             .limits
             .iter()
@@ -220,7 +209,7 @@ impl Keys {
         let mut table = Table::new(&columns);
         for key in &selection.keys {
             let mut row = vec![
-                self.name(key).into(),
+                key::key(&key.key).into(),
                 count(key.admitted.into()).into(),
                 count(key.refused.into()).into(),
                 format!("{} ago", human::duration(key.unused_for)).into(),

@@ -11,13 +11,14 @@ use clap::Args;
 use super::watch::interval;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::reveal::Reveal;
 use crate::web::{self, Segments};
 
 /// Show segments live in a browser
 ///
 /// A page with sets, limits, rates, queues, holders and hottest keys at /, the same as JSON under /api, and figures for
 /// Prometheus at /metrics. Nothing can be changed by it. Maps the files read-only and takes no lock, so no one waits for
-/// it, and it needs no more than permission to read them. It asks no one who they are: keys and labels are shown to
+/// it, and it needs no more than permission to read them. It asks no one who they are: labels, and what is shown of keys, are for
 /// anyone who can reach the address, which is of this host alone unless another one is given.
 #[derive(Args, Debug)]
 pub struct Serve {
@@ -32,6 +33,9 @@ pub struct Serve {
     /// To find them each key of the set is looked at, which takes some milliseconds for a hundred thousand of them. With 0, no key is looked at.
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     keys: usize,
+
+    #[command(flatten)]
+    reveal: Reveal,
 
     /// Where to listen: a port of this host, or ADDRESS:PORT
     ///
@@ -62,7 +66,7 @@ impl Serve {
         let bound = listener.local_addr().map_err(failed)?;
         let paths: BTreeSet<PathBuf> = self.segments.into_iter().collect();
         let segments = Arc::new(Segments::new(paths.into_iter().collect()));
-        web::keep_looking(Arc::clone(&segments), self.every, self.keys);
+        web::keep_looking(Arc::clone(&segments), self.every, self.keys, self.reveal);
         output::print(&format!("serving http://{bound}/\n"))?;
         web::serve(listener, segments).map_err(|error| Failure::of_system(&error, "cannot serve"))?;
         Ok(ExitCode::Done)

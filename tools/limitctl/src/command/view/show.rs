@@ -16,6 +16,7 @@ use shmlimit::{Error, Limit, RequestError, SetDeclaration};
 use crate::command::{aligned, amounts, as_text, label, label_heading};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::reveal::Reveal;
 use crate::text::human::{self, count};
 use crate::text::table::{Side, Table};
 use crate::text::{declared, key, process, sanitise, style};
@@ -30,6 +31,9 @@ pub struct Show {
     /// Amounts are in the units that the limits count in, times in seconds. "rows" is empty where the key has none.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    reveal: Reveal,
 
     /// The segment
     ///
@@ -74,10 +78,11 @@ impl Show {
 
     fn look(&self) -> Result<View, Failure> {
         let reader = SegmentReader::open(&self.segment)?;
+        let rows = self.rows(&reader)?.into_iter().map(|row| self.reveal.row(row));
         let mut view = View {
             path: as_text(&self.segment),
             set: self.set.clone(),
-            rows: self.rows(&reader)?,
+            rows: rows.collect(),
             holds: Vec::new(),
             tickets: Vec::new(),
             declared: self.declared(&reader),
@@ -87,7 +92,9 @@ impl Show {
             .iter()
             .any(|row| row.held > 0 || row.of_dead > 0 || row.waiting > 0)
         {
-            let sets = reader.snapshot()?.sets;
+            let mut snapshot = reader.snapshot()?;
+            self.reveal.users(&mut snapshot);
+            let sets = snapshot.sets;
             for set in sets.into_iter().filter(|set| set.name == self.set) {
                 let is_its =
                     |key: &Option<KeyLabel>| view.rows.iter().any(|row| Some(&row.key) == key.as_ref());
@@ -121,7 +128,10 @@ impl Show {
     fn shown(&self, view: &View) -> String {
         let mut text = format!(
             "{} of set {}\n",
-            style::paint(style::TITLE, format!("key {}", key::typed(self.key.as_bytes()))),
+            style::paint(
+                style::TITLE,
+                format!("key {}", self.reveal.typed(self.key.as_bytes()))
+            ),
             sanitise::line(&view.set)
         );
         if view.rows.is_empty() {

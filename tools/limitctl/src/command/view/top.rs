@@ -9,6 +9,7 @@ use super::watch::interval;
 use crate::exit::{ExitCode, Failure};
 use crate::live::sampler::Sampler;
 use crate::live::schedule::Schedule;
+use crate::reveal::Reveal;
 use crate::screen::state::{Screen, Wish};
 use crate::screen::terminal::{Input, Session, end_by};
 use crate::screen::{self, Signs};
@@ -33,6 +34,9 @@ pub struct Top {
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     keys: usize,
 
+    #[command(flatten)]
+    reveal: Reveal,
+
     /// The segment
     ///
     /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
@@ -47,7 +51,7 @@ impl Top {
                 "top needs a terminal; `limitctl watch` prints lines instead",
             ));
         }
-        let mut sampler = Sampler::open(&self.segment, self.keys)?;
+        let mut sampler = Sampler::open(&self.segment, self.keys, self.reveal)?;
         let screen = Screen::new(sampler.look()?, Signs::of_locale());
         let session = Session::start().map_err(|error| Failure::of_system(&error, "the terminal"))?;
         let signal = show(session, screen, &mut sampler, self.every)?;

@@ -17,6 +17,7 @@ use crate::live::sampler::{Look, Sampler, State};
 use crate::live::schedule::Schedule;
 use crate::live::standing::{self, Usage};
 use crate::output::Lines;
+use crate::reveal::Reveal;
 use crate::text::human::{self, count};
 use crate::text::{key, sanitise};
 
@@ -45,6 +46,9 @@ pub struct Watch {
     /// Those that were asked for most often since the line before. To find them each key of the set is looked at, which takes some milliseconds for a hundred thousand of them.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     keys: usize,
+
+    #[command(flatten)]
+    reveal: Reveal,
 
     /// Print JSON, one object a line
     ///
@@ -77,7 +81,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(86_400);
 
 impl Watch {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let mut sampler = Sampler::open(&self.segment, self.keys)?;
+        let mut sampler = Sampler::open(&self.segment, self.keys, self.reveal)?;
         // The look that the first rates are counted from.
         sampler.look()?;
         let mut schedule = Schedule::starting(Instant::now(), self.every);

@@ -1,0 +1,60 @@
+//! How much of keys is shown: so little that what is shown cannot be used in their place, unless it is asked for.
+
+use clap::Args;
+use shmlimit::snapshot::{KeyLabel, KeySnapshot, SegmentSnapshot};
+
+use crate::text::key;
+
+/// Whether keys are shown whole.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Reveal {
+    /// Show all that is kept of each key
+    ///
+    /// Keys are often secrets, such as API keys, and what is printed ends up in logs and tickets. So only the first bytes of each are shown, a quarter of them and at most four, beside its length and its fingerprint, which tells it from others.
+    #[arg(long)]
+    reveal: bool,
+}
+
+impl Reveal {
+    /// Shows everything. For tests of what shows keys.
+    #[cfg(test)]
+    pub const ALL: Self = Self { reveal: true };
+
+    /// What is shown of a key.
+    pub fn label(self, label: &mut KeyLabel) {
+        if let (false, Some(kept)) = (self.reveal, &mut label.kept) {
+            kept.truncate(harmless(kept));
+        }
+    }
+
+    /// What is shown of a key that was typed.
+    pub fn typed(self, typed: &[u8]) -> String {
+        if self.reveal {
+            key::whole(typed)
+        } else {
+            key::typed(typed)
+        }
+    }
+
+    /// What is shown of a row's key.
+    pub fn row(self, mut row: KeySnapshot) -> KeySnapshot {
+        self.label(&mut row.key);
+        row
+    }
+
+    /// What is shown of those who hold something of a key, or wait for it.
+    pub fn users(self, snapshot: &mut SegmentSnapshot) {
+        for set in &mut snapshot.sets {
+            let holds = set.holds.iter_mut().map(|hold| &mut hold.key);
+            let tickets = set.tickets.iter_mut().map(|ticket| &mut ticket.key);
+            for key in holds.chain(tickets).flatten() {
+                self.label(key);
+            }
+        }
+    }
+}
+
+/// How many of a key's first bytes cannot be used in its place.
+pub fn harmless(key: &[u8]) -> usize {
+    (key.len() / 4).min(4)
+}
