@@ -53,7 +53,9 @@ pub enum Outage {
     /// Spend what is leased until the lease expires, then refuse.
     #[default]
     SpendOut,
-    /// Continue with the host's last fair share. A host that is cut off may add that much to what the fleet admits.
+    /// Continue with a part of the limit: what [`FleetLease::safe`](crate::declare::FleetLease::safe) says, or the
+    /// capacity divided by the hosts that the store last knew of. Each host that is cut off may add that much to what the
+    /// fleet admits, in each window.
     Safe,
     /// Admit everything, and count it.
     Open,

@@ -7,7 +7,7 @@ use fastrand::Rng;
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Waits that double up to two seconds, each randomly between half and all of that, so that the hosts of a fleet do
+/// Waits that double up to a bound, at most two seconds, each randomly between half and all of that, so that the hosts of a fleet do
 /// not come back at the same instant.
 #[derive(Clone, Debug)]
 pub struct Backoff {
@@ -25,9 +25,10 @@ impl Backoff {
         }
     }
 
-    /// How long to wait after one more failure.
-    pub fn after_failure(&mut self) -> Duration {
-        let longest = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+    /// How long to wait after one more failure, at most `bound` or two seconds.
+    pub fn after_failure(&mut self, bound: Duration) -> Duration {
+        let bound = bound.clamp(FIRST, LONGEST);
+        let longest = FIRST.saturating_mul(1 << self.failures.min(16)).min(bound);
         self.failures = self.failures.saturating_add(1);
         let half = longest / 2;
         half + self.up_to(half)
@@ -53,7 +54,9 @@ mod tests {
     fn waits_grow_to_two_seconds_and_differ_between_hosts() {
         let waits = |seed| {
             let mut backoff = Backoff::new(seed);
-            (0..12).map(|_| backoff.after_failure()).collect::<Vec<_>>()
+            (0..12)
+                .map(|_| backoff.after_failure(LONGEST))
+                .collect::<Vec<_>>()
         };
         for (number, wait) in waits(1).into_iter().enumerate() {
             let longest = FIRST.saturating_mul(1 << number).min(LONGEST);

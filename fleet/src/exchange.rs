@@ -26,6 +26,13 @@ impl Pipeline {
     pub fn requests(&self) -> &[(LeaseRequest, Terms)] {
         &self.requests
     }
+
+    /// How long to wait at most before a store that did not answer is asked again: as long as a host with steady use
+    /// waits between two requests, so that nobody is without a lease for long once the store is back.
+    fn longest_wait(&self) -> Duration {
+        let leases = self.requests.iter().map(|(request, _)| request.declared.lease);
+        leases.min().unwrap_or_default() / 2
+    }
 }
 
 /// Turns requests into pipelines and answers into leases, and decides when to retry.
@@ -73,7 +80,7 @@ impl Exchange {
         let answers = match answers {
             Ok(answers) => answers,
             Err(error) => {
-                let retry_in = self.backoff.after_failure();
+                let retry_in = self.backoff.after_failure(pipeline.longest_wait());
                 for asked in &pipeline.asked {
                     report(duty, asked, problem_of(&error), retry_in);
                 }
@@ -85,7 +92,8 @@ impl Exchange {
             match answer {
                 Ok(answer) => problem = self.bring(duty, asked, terms, answer).or(problem),
                 Err(error) => {
-                    let retry_in = *retry_in.get_or_insert_with(|| self.backoff.after_failure());
+                    let retry_in =
+                        *retry_in.get_or_insert_with(|| self.backoff.after_failure(pipeline.longest_wait()));
                     report(duty, asked, problem_of(&error), retry_in);
                     problem = Some(error);
                 }
@@ -107,14 +115,13 @@ impl Exchange {
         let lease = asked.request().declared.lease;
         let key = || asked.request().key.clone();
         match answer {
-            StoreAnswer::Granted(grant) => {
+            StoreAnswer::Granted(mut grant) => {
+                if !grant.reply.quarantine.is_zero() {
+                    // Not all hosts ask again at its end.
+                    grant.reply.quarantine += self.backoff.up_to(lease / 16);
+                }
                 // If it cannot be installed now, the request stays unanswered and is repeated.
                 let _ = duty.install(asked, &grant.reply);
-                None
-            }
-            StoreAnswer::Quarantine { remaining, .. } => {
-                let retry_in = remaining + self.backoff.up_to(lease / 8);
-                report(duty, asked, StoreProblem::Quarantine, retry_in);
                 None
             }
             StoreAnswer::Declared { in_force } => {

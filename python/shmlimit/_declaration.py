@@ -141,7 +141,9 @@ class Rate(_Windowed):
         prefix: The networks that it counts, such as `{"ipv4": 24, "ipv6": 48}`, in a keyed set.
         fleet: Hosts share the limit: `{"key": "org/openai/tokens", "lease": "2s", "outage": "spend_out"}`. The key
             names it in the store that `open` is given; the other values shown are the defaults. `outage` may be
-            `"deny"`, `"safe"` or `"open"`. For a set without keys.
+            `"deny"`, `"safe"` or `"open"`. With `"safe"`, the host goes on with `"safe": 50` units of each window (or
+            places), with a fraction of the capacity as in `"safe": 0.25`, or by default with the capacity divided by
+            the hosts that the store last knew of. For a set without keys.
         credit: Two-tier checks: each process draws batches, such as `{"batch": 10}`, and admits from its own batch
             without the lock; in a keyed set, for each key. Only for a set with a single limit. With
             `{"batch": 10, "window_coupled": True}` and `"fixed_window"`, no window admits more than the capacity. With
@@ -444,7 +446,7 @@ def _table(keyed: object, place: str) -> object:
 
 _LIMITS = (Rate, Calls, Budget, Concurrency)
 _SPANS = frozenset({"window", "interval", "lease", "latency_limit", "collect_within"})
-_AMOUNTS = frozenset({"capacity", "burst", "rate", "floor", "ceiling"})
+_AMOUNTS = frozenset({"capacity", "burst", "rate", "floor", "ceiling", "safe"})
 _MAX = 2**64 - 1
 
 
@@ -475,6 +477,9 @@ def _plain(value: object, name: str | None = None, place: str = "") -> object:
         return _span(value, place)
     if isinstance(value, Decimal):
         return format(value, "f")
+    if name == "safe" and isinstance(value, float):
+        # A fraction of the capacity. In text it would be an amount.
+        return float(value)
     if isinstance(value, float):
         # Subclasses may have a `repr` of their own.
         return format(Decimal(float.__repr__(value)), "f")

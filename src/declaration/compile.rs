@@ -15,9 +15,10 @@ use crate::engine::terms::plan::LimitPlan;
 use crate::error::DeclarationError;
 use crate::limit::{
     self, AdaptiveAlgorithm, Backlog, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency,
-    FixedWindow, InvalidLimit, LocalTime, Rule, SlidingWindow, SlidingWindowCounter, Unlimited,
+    FixedWindow, InvalidLimit, LeaseTerms, LocalTime, Rule, SafeTerms, SlidingWindow, SlidingWindowCounter,
+    Unlimited,
 };
-use crate::units::nanos_from_duration;
+use crate::units::{NANOS_PER_SECOND, nanos_from_duration};
 
 impl Limit {
     /// The rule of the limit, or what is wrong with it.
@@ -36,8 +37,19 @@ impl Limit {
         let local = meant.rule(place)?;
         let rule = match &meant.fleet {
             Some(fleet) => {
-                let length = nanos_from_duration(fleet.lease_length()).unwrap_or(u64::MAX);
-                let leased = local.leased(length, fleet.outage_policy(), fleet.key_number(), self.refunds());
+                let capacity = meant.capacity_units().unwrap_or(1);
+                let declared = meant.safe_units(place, capacity)?;
+                let terms = LeaseTerms {
+                    length: nanos_from_duration(fleet.lease_length()).unwrap_or(u64::MAX),
+                    outage: fleet.outage_policy(),
+                    key: fleet.key_number(),
+                    safe: SafeTerms {
+                        units: declared.unwrap_or(capacity),
+                        is_divided: declared.is_none(),
+                        window: meant.window.map_or(0, longest_nanos),
+                    },
+                };
+                let leased = local.leased(terms, self.refunds());
                 leased.map_err(|invalid| unsuitable(place, &invalid))?.into()
             }
             None => local,
@@ -216,4 +228,15 @@ fn unsuitable(place: &Place<'_>, invalid: &InvalidLimit) -> DeclarationError {
             reason: invalid.to_string(),
         },
     }
+}
+
+/// How long a window is at most.
+fn longest_nanos(window: Window) -> u64 {
+    let days = match window {
+        Window::Span(length) => return nanos_from_duration(length).unwrap_or(u64::MAX),
+        Window::Day => 1,
+        Window::Week => 7,
+        Window::Month => 31,
+    };
+    days * 86_400 * NANOS_PER_SECOND
 }

@@ -20,7 +20,10 @@ pub(crate) use adaptive::{Adaptive, AdaptiveAlgorithm};
 pub(crate) use backlog::Backlog;
 pub(crate) use budget::Budget;
 pub(crate) use concurrency::Concurrency;
-pub(crate) use lease::{Answer, Ask, Installed, LEASE_WORDS, LeaseState, LeaseWord, Leased, Problem};
+pub(crate) use lease::{
+    Answer, Ask, Installed, LEASE_WORDS, LeaseState, LeaseTerms, LeaseWord, Leased, Problem, Quarantine,
+    SafeTerms,
+};
 pub(crate) use rule::Rule;
 pub(crate) use rule_operations::RuleOperations;
 pub(crate) use unlimited::Unlimited;

@@ -1,14 +1,12 @@
 //! Any rule, behind the one interface the engine uses.
 
-use crate::choices::Outage;
-
 use super::{
     Adaptive, Assessment, Backlog, Budget, CapacityTerms, Charge, Concurrency, FixedWindow, InvalidLimit,
     Leased, Mark, NearThreshold, Now, RuleOperations, Sample, SlidingWindow, SlidingWindowCounter, Standing,
     State, StateMut, Unlimited,
 };
 
-use super::lease::Units;
+use super::lease::{LeaseTerms, Units};
 use crate::units::UnitPrice;
 
 /// Lists the rules once. Generates [`Rule`], which is any of them, and `dispatch!`, which calls a method of whichever
@@ -89,17 +87,10 @@ impl Rule {
         }
     }
 
-    /// The same rule shared between hosts, leased for `length` nanoseconds at a time. `refunds` says whether unused
-    /// units come back, if the rule can give them back.
-    pub(crate) fn leased(
-        &self,
-        length: u64,
-        outage: Outage,
-        key: u32,
-        refunds: bool,
-    ) -> Result<Leased, InvalidLimit> {
+    /// The same rule shared between hosts. `refunds` says whether unused units come back, if the rule can give them back.
+    pub(crate) fn leased(&self, terms: LeaseTerms, refunds: bool) -> Result<Leased, InvalidLimit> {
         let (units, price) = self.units(refunds);
-        Leased::of(self, units, price, (length, outage, key))
+        Leased::of(self, units, price, terms)
     }
 
     /// Whether a limit can become shared, or stop being shared; `None` if that does not change.

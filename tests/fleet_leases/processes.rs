@@ -126,6 +126,9 @@ fn duty_passes_on_when_its_process_is_stopped_and_its_answer_comes_too_late() {
                 share: 1,
                 grant_number: 7,
                 drained_in: Duration::ZERO,
+                ceiling: u64::MAX,
+                hosts: 1,
+                quarantine: Duration::ZERO,
             };
             duty.report(&asked, StoreProblem::Unreachable, TIMEOUT)
                 .expect("works");

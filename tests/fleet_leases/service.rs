@@ -93,6 +93,9 @@ pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProb
         share,
         grant_number,
         drained_in: Duration::from_nanos(drained_in),
+        ceiling: u64::MAX,
+        hosts: 1,
+        quarantine: Duration::ZERO,
     })
 }
 

@@ -120,6 +120,9 @@ impl Store {
             remaining: until.saturating_sub(now),
             share: burst(rule) / limit.hosts.len() as u64,
             grant_number: grant,
+            ceiling: u64::MAX,
+            hosts: limit.hosts.len() as u64,
+            quarantine: Duration::ZERO,
             drained_in: match rule {
                 LeasedRule::Backlog { capacity, .. } => {
                     let level = limit.level + u128::from(limit.outstanding()) * Limit::scale(rule);

@@ -7,7 +7,8 @@
 //!
 //! Each host is a segment with its own clock, which runs a little fast or slow ([`host`]). Its requests go through a
 //! network that delays and loses messages ([`world`]) to the model of the store, which is tested against a real one
-//! elsewhere. During a run, a tenth of the hosts is cut off, some are suspended, and the store fails over. What was
+//! elsewhere. During a run, a tenth of the hosts is cut off, some are suspended, and the store fails over; with
+//! `--outage`, no host reaches it for a while, and how long nothing was admitted afterwards is printed. What was
 //! admitted is checked against the declared limit, and compared with an allocator that knows everything at once
 //! ([`omniscient`]). A seed reproduces a run.
 
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
+use shmlimit::declare::Outage;
 
 use report::Report;
 use world::World;
@@ -57,6 +59,14 @@ struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     window: Option<u64>,
 
+    /// Have no host reach the store for so many seconds, from a third of the run on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    outage: Option<u64>,
+
+    /// What hosts do meanwhile: deny, spend_out, safe or open
+    #[arg(long, value_name = "POLICY", default_value_t = Outage::SpendOut)]
+    policy: Outage,
+
     /// Have nothing go wrong
     #[arg(long)]
     calm: bool,
@@ -74,6 +84,8 @@ struct Settings {
     seconds: u64,
     seed: u64,
     window: Option<u64>,
+    outage: Option<u64>,
+    policy: Outage,
     is_calm: bool,
     lose_writes: bool,
 }
@@ -101,6 +113,8 @@ fn run(options: &Options) -> Result<bool, Failure> {
             seconds: options.seconds,
             seed,
             window: options.window,
+            outage: options.outage,
+            policy: options.policy,
             is_calm: options.calm,
             lose_writes: options.lose_writes,
         };
@@ -108,7 +122,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
         world.run()?;
         let report = world.report()?;
         println!("{report} {:>7.1}", begun.elapsed().as_secs_f64());
-        is_kept &= options.lose_writes || report.is_kept();
+        is_kept &= options.lose_writes || report.is_kept(options.policy);
     }
     Ok(is_kept)
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use shmlimit::declare::Outage;
+
 /// The lowest acceptable Jain index of what hosts were admitted, for hosts that want more than they get.
 const MIN_JAIN: f64 = 0.95;
 
@@ -23,14 +25,18 @@ pub struct Report {
     pub round_trips: u64,
     /// Failed attempts.
     pub failures: u64,
+    /// The longest time in seconds with nothing admitted, since the store has been back from an outage.
+    pub dark: f64,
 }
 
 impl Report {
-    pub const HEADINGS: &str = "    seed  overshoot      admitted  of possible   expired     Jain  (possible)  admitted/trip  failures  seconds";
+    pub const HEADINGS: &str = "    seed  overshoot      admitted  of possible   expired     Jain  (possible)  admitted/trip  failures   dark  seconds";
 
     /// Whether it keeps what is promised while the store keeps what it acknowledged.
-    pub fn is_kept(&self) -> bool {
-        self.overshoot == 0 && (self.is_window || self.jain >= MIN_JAIN)
+    pub fn is_kept(&self, policy: Outage) -> bool {
+        // These policies admit more while the store is out.
+        let admits_more = matches!(policy, Outage::Safe | Outage::Open);
+        (admits_more || self.overshoot == 0) && (self.is_window || admits_more || self.jain >= MIN_JAIN)
     }
 }
 
@@ -39,7 +45,7 @@ impl fmt::Display for Report {
         let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
         write!(
             formatter,
-            "{:>8} {:>10} {:>13} {:>11.1}% {:>8.2}% {:>8.4} {:>11.4} {:>14.1} {:>9}",
+            "{:>8} {:>10} {:>13} {:>11.1}% {:>8.2}% {:>8.4} {:>11.4} {:>14.1} {:>9} {:>6.2}",
             self.seed,
             self.overshoot,
             self.admitted,
@@ -49,6 +55,7 @@ impl fmt::Display for Report {
             self.omniscient_jain,
             self.admitted as f64 / self.round_trips.max(1) as f64,
             self.failures,
+            self.dark,
         )
     }
 }

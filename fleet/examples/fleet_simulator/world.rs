@@ -40,6 +40,8 @@ enum Event {
     /// The host stops waiting for a pipeline.
     GiveUp(usize, u64),
     CutOff(usize, bool),
+    /// No host reaches the store any more, or all do again.
+    StoreOut(bool),
     Suspend(usize),
     /// The replica receives the store's state.
     Replicate,
@@ -54,6 +56,10 @@ pub struct World {
     run: String,
     replica: Option<StoreModel>,
     is_failing_over: u64,
+    is_out: bool,
+    was_out: bool,
+    /// How long nothing has been admitted, and the longest such time since the outage.
+    dark: [u64; 2],
     random: Rng,
     now: u64,
     number: u64,
@@ -91,7 +97,11 @@ impl World {
             Some(seconds) => Limit::rate("units", Self::burst(settings), Duration::from_secs(seconds))
                 .algorithm(Algorithm::FixedWindow),
         };
-        let limit = limit.fleet(FleetLease::new("simulated/units").lease(Duration::from_micros(LEASE)));
+        let limit = limit.fleet(
+            FleetLease::new("simulated/units")
+                .lease(Duration::from_micros(LEASE))
+                .outage(settings.policy),
+        );
         let set = SetDeclaration::new("api").waiters(1).add_limit(limit);
         let declaration = Declaration::new()
             .participants(1)
@@ -124,6 +134,9 @@ impl World {
             run: "first".to_owned(),
             replica: None,
             is_failing_over: 0,
+            is_out: false,
+            was_out: false,
+            dark: [0; 2],
             random,
             now: START,
             number: 0,
@@ -149,6 +162,10 @@ impl World {
     fn plan(&mut self) {
         let length = self.settings.seconds * SECOND;
         self.at(START, Event::Step);
+        if let Some(seconds) = self.settings.outage {
+            self.at(START + length / 3, Event::StoreOut(true));
+            self.at(START + length / 3 + seconds * SECOND, Event::StoreOut(false));
+        }
         if self.settings.is_calm {
             return;
         }
@@ -216,6 +233,10 @@ impl World {
                 }
             }
             Event::CutOff(host, is_cut_off) => self.hosts[host].is_cut_off = is_cut_off,
+            Event::StoreOut(is_out) => {
+                self.is_out = is_out;
+                self.was_out |= is_out;
+            }
             Event::Suspend(host) => {
                 let asleep = SECOND / 2 + self.random.u64(..4 * SECOND);
                 self.hosts[host].suspended_until = self.now + asleep;
@@ -237,6 +258,7 @@ impl World {
         let count = self.hosts.len();
         let first = self.any_host();
         let mut demands = vec![0; count];
+        let mut admitted_by_all = 0;
         for offset in 0..count {
             let index = (first + offset) % count;
             let host = &mut self.hosts[index];
@@ -246,9 +268,14 @@ impl World {
             host.advance(START, self.now);
             demands[index] = host.demand;
             let admitted = host.take()?;
+            admitted_by_all += admitted;
             self.note(admitted);
             self.look(index)?;
         }
+        let [dark, longest] = self.dark;
+        let dark = if admitted_by_all > 0 { 0 } else { dark + STEP };
+        let counts = self.was_out && !self.is_out;
+        self.dark = [dark, if counts { longest.max(dark) } else { 0 }];
         if self.turns_after(self.now - STEP) {
             self.omniscient.turn();
         }
@@ -313,7 +340,7 @@ impl World {
     }
 
     fn arrive(&mut self, host: usize, number: u64, pipeline: &Pipeline) {
-        if self.is_failing_over > self.now {
+        if self.is_out || self.is_failing_over > self.now {
             return;
         }
         let answers = pipeline
@@ -362,6 +389,7 @@ impl World {
             omniscient_jain: jain(&possible),
             round_trips: self.round_trips,
             failures: self.failures,
+            dark: self.dark[1] as f64 / SECOND as f64,
         })
     }
 }

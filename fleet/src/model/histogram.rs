@@ -46,8 +46,9 @@ impl Histogram {
         self.buckets.values().map(|(hosts, _)| hosts).sum()
     }
 
-    /// The level up to which each host gets what it wants if `supply` is divided fairly; `None` if all wants are met.
-    pub(super) fn fair_level(&self, supply: u64) -> Option<u64> {
+    /// The level up to which each host gets what it wants if `supply` is divided fairly, rounded up, but at least 1, and
+    /// down; `None` if all wants are met.
+    pub(super) fn fair_level(&self, supply: u64) -> Option<(u64, u64)> {
         let wanted: u64 = self.buckets.values().map(|(_, sum)| sum).sum();
         if wanted <= supply {
             return None;
@@ -57,7 +58,8 @@ impl Histogram {
             // The hosts of a bucket are treated as if each wanted their mean.
             let at_mean = u128::from(below) * u128::from(*hosts) + u128::from(*sum) * u128::from(above);
             if at_mean >= u128::from(supply) * u128::from(*hosts) {
-                return Some((supply - below).div_ceil(above).max(1));
+                let left = supply - below;
+                return Some((left.div_ceil(above).max(1), left / above));
             }
             below += sum;
             above -= hosts;

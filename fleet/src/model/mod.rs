@@ -4,6 +4,7 @@
 //! by reply. Every change of the script must be made here too.
 
 mod histogram;
+mod place_queue;
 mod window;
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,12 +15,14 @@ use shmlimit::fleet::{LeaseReply, LeaseRequest};
 use crate::store::answer::{Grant, StoreAnswer};
 use crate::terms::{Kind, Terms};
 use histogram::Histogram;
+use place_queue::PlaceQueue;
 use window::window_at;
 
 const MAX: u64 = (1 << 53) - 1;
 const MODULUS: u64 = 1 << 52;
 const SLOTS: u64 = 16;
 const LOST: u64 = 65_536;
+const PATIENCE: u64 = 250_000;
 const DAY: u64 = 86_400_000_000;
 
 /// What the store knows about one host.
@@ -42,6 +45,11 @@ struct Host {
     wanted_before: u64,
     counted: u64,
     seen: u64,
+    /// Since when it has had places.
+    since: u64,
+    ceiling: u64,
+    /// The hosts of the last answer.
+    hosts: u64,
 }
 
 /// The content of one limit's key.
@@ -65,6 +73,7 @@ struct Record {
     former_epoch: u64,
     former_wants: Histogram,
     hosts: HashMap<u64, Host>,
+    queue: PlaceQueue,
 }
 
 /// One limit in a store.
@@ -134,6 +143,7 @@ impl Record {
             former_epoch: 0,
             former_wants: Histogram::default(),
             hosts: HashMap::new(),
+            queue: PlaceQueue::default(),
         }
     }
 
@@ -169,17 +179,13 @@ impl Record {
             refunded: request.refunded % MODULUS,
             ungranted: request.ungranted % MODULUS,
         };
-        let host = self.hosts.get(&request.host).cloned();
+        let known = self
+            .hosts
+            .get(&request.host)
+            .filter(|host| host.seen >= self.created);
+        let host = known.cloned();
         let host = host.unwrap_or_else(|| self.newcomer(request, reported, now));
         self.grants = self.grants.max(request.grant_number);
-        if self.quarantine > now {
-            let remaining = Duration::from_micros(self.quarantine - now);
-            let answer = StoreAnswer::Quarantine {
-                remaining,
-                store_time: utc,
-            };
-            return answer;
-        }
         if request.sequence < host.sequence {
             return StoreAnswer::Stale { last: host.sequence };
         }
@@ -191,6 +197,9 @@ impl Record {
                 share: host.share,
                 grant_number: host.grant_number,
                 drained_in: self.drained_in(),
+                ceiling: host.ceiling,
+                hosts: host.hosts,
+                quarantine: Duration::from_micros(self.quarantine.saturating_sub(now)),
             };
             let grant = Grant {
                 reply,
@@ -265,9 +274,10 @@ impl Record {
             if terms.kind == ruling.kind {
                 self.level = MAX.min(self.level.div_ceil(ruling.period) * terms.period);
                 if let Some(window) = terms.window {
-                    self.window = window_at(window, at.utc.cast_signed()).0;
+                    self.window = window_at(window, at.utc.cast_signed().max(self.window)).0;
                 }
             } else {
+                self.created = at.now;
                 self.level = 0;
                 self.outstanding = 0;
                 self.slots.clear();
@@ -300,7 +310,7 @@ impl Record {
             self.quarantine = now + self.terms.lease;
             self.grants += LOST;
             if self.terms.kind == Kind::Backlog {
-                self.level = self.level.max(self.terms.burst * self.terms.period);
+                self.drained = self.quarantine / self.terms.quantum;
             }
         }
         let known = if request.sequence == 1 {
@@ -313,6 +323,8 @@ impl Record {
             refunded: known.refunded,
             ungranted: known.ungranted,
             seen: now,
+            ceiling: MAX,
+            hosts: 1,
             ..Host::default()
         }
     }
@@ -375,6 +387,10 @@ impl Record {
             kept = request.held.min(left);
         }
         let lapsed = request.held > kept;
+        let quarantined_for = self.quarantine.saturating_sub(at.now);
+        if quarantined_for > 0 {
+            kept = request.held;
+        }
         if !is_places {
             let absorbed = change.spent.min(off);
             let charged = u128::from(change.spent - absorbed) * u128::from(terms.period);
@@ -387,7 +403,7 @@ impl Record {
                 0
             };
         }
-        if lapsed {
+        if lapsed && quarantined_for == 0 {
             kept = 0;
         }
 
@@ -437,9 +453,16 @@ impl Record {
         };
         let wants = self.wants.joined_with(&self.former_wants);
         let active = wants.hosts().max(1);
-        let fair = wants.fair_level(supply).unwrap_or(MAX);
+        let (fair, even) = wants.fair_level(supply).unwrap_or((MAX, MAX));
+        let is_waiting = is_places && request.wanted > 0 && kept < even.max(1);
+        let ahead = if is_places {
+            let patience = PATIENCE.max(terms.lease / 2);
+            self.queue.note(request.host, is_waiting, at.now, patience)
+        } else {
+            0
+        };
         let mut granted = 0;
-        if !lapsed && request.wanted > 0 {
+        if !lapsed && request.wanted > 0 && quarantined_for == 0 {
             let mut limit = fair.saturating_sub(granted_before);
             if terms.kind == Kind::Backlog && fair < MAX && available > 0 {
                 limit = limit.div_ceil((supply - self.granted).div_ceil(available));
@@ -450,7 +473,10 @@ impl Record {
             if terms.kind == Kind::Window {
                 limit = limit.min(available.div_ceil(2 * active).max(1));
             }
-            granted = request.wanted.min(available).min(limit);
+            if is_waiting {
+                limit = even.max(1) - kept;
+            }
+            granted = request.wanted.min(available.saturating_sub(ahead)).min(limit);
         }
         if is_places {
             granted_before = 0;
@@ -464,9 +490,12 @@ impl Record {
         }
         let total = kept + granted;
         self.outstanding += total;
-        let room = (terms.burst.saturating_sub(self.outstanding) * terms.period).saturating_sub(self.level);
-        let charged = u128::from(by_policy) * u128::from(terms.period);
-        self.level += room.min(u64::try_from(charged).unwrap_or(MAX));
+        let room = terms.burst.saturating_sub(self.outstanding) * terms.period;
+        let charged = u64::try_from(u128::from(by_policy) * u128::from(terms.period)).unwrap_or(MAX);
+        self.level += charged.min(room.saturating_sub(self.level));
+        if terms.kind == Kind::Backlog && self.drained > at.now / terms.quantum {
+            self.level = room;
+        }
         let share = match terms.kind {
             Kind::Places => terms.burst / active,
             Kind::Backlog => {
@@ -477,6 +506,21 @@ impl Record {
         };
         let expiry = self.expiry(total, at);
         self.add_to_slot(expiry, total);
+        let (mut since, mut ceiling) = (0, MAX);
+        if is_places {
+            since = match (kept, total) {
+                (0, 0) => 0,
+                (0, _) => at.now,
+                _ => host.since,
+            };
+            if granted == request.wanted || total >= even.max(1) {
+                self.queue.leave(request.host);
+            }
+            if self.queue.is_waited_in_by_others(request.host) {
+                let is_new = total > 0 && 2 * (at.now - since) < terms.lease;
+                ceiling = even.max(u64::from(is_new));
+            }
+        }
         self.epoch = epoch;
         self.hosts.insert(
             request.host,
@@ -498,6 +542,9 @@ impl Record {
                 wanted_before: most_before,
                 counted,
                 seen: at.now,
+                since,
+                ceiling,
+                hosts: active,
             },
         );
         StoreAnswer::Granted(Grant {
@@ -508,6 +555,9 @@ impl Record {
                 share,
                 grant_number: self.grants,
                 drained_in: self.drained_in(),
+                ceiling,
+                hosts: active,
+                quarantine: Duration::from_micros(quarantined_for),
             },
             kept,
             store_time: at.utc,

@@ -22,6 +22,10 @@ local SWEPT = 64
 -- More grants of one limit than a store can lose. When it may have lost some, grant numbers are advanced by this
 -- many.
 local LOST = 65536
+-- At most so many hosts wait for places in turn; of any others, whoever asks first gets a place in the queue.
+local QUEUED = 64
+-- Who waits for a place and does not ask for so many microseconds, or half a lease if that is longer, waits no more.
+local PATIENCE = 250000
 local DAY = 86400000000
 
 local key = KEYS[1]
@@ -46,7 +50,7 @@ local NUMBERS = {
     'former_epoch',
 }
 local FIELDS = {
-    'protocol', 'version', 'declared', 'terms', 'run', 'account', 'slots', 'wants', 'former_wants', 'sweep',
+    'protocol', 'version', 'declared', 'terms', 'run', 'account', 'slots', 'wants', 'former_wants', 'sweep', 'queue',
     'host:' .. host,
 }
 local read = redis.pcall('HMGET', key, unpack(FIELDS))
@@ -185,11 +189,13 @@ if in_force.declared ~= ARGV[4] then
         wants, former, epoch_before, former_epoch, granted_all = {}, {}, 0, 0, 0
         drained = floor(now / quantum)
         if kind ~= kind_before then
-            level, outstanding, slots, window = 0, 0, {}, 0
+            -- Nothing that hosts had counts here: it begins anew.
+            created, level, outstanding, slots, window = now, 0, 0, {}, 0
             quarantine = max(quarantine, now + lease_before)
         else
             level = min(MAX, math.ceil(level / period_before) * period)
-            if kind == 'window' then window = window_at(utc) end
+            -- Leases end with their window, so it does not go back where the wall clock does.
+            if kind == 'window' then window = window_at(max(utc, window)) end
         end
         turn_window()
     elseif version == ruling or string.match(ARGV[5], '^%a+') ~= kind then
@@ -221,8 +227,10 @@ end
 
 -- The host: last sequence, outstanding, expiry, spent, written off, granted, kept, grant number, share, epoch,
 -- granted in the epoch, wanted in the epoch and in the one before, how much it adds to the wants, last seen,
--- refunded, ungranted.
+-- refunded, ungranted, since when it has had places, the most places that it may take,
+-- the hosts of the last answer.
 local record = stored['host:' .. host] and numbers(stored['host:' .. host])
+if record and record[15] < created then record = nil end
 local retention = DAY + 16 * lease
 if kind == 'backlog' and units > 0 then retention = retention + floor(burst * period / units) * quantum end
 if kind == 'window' then retention = retention + 31 * DAY end
@@ -232,18 +240,19 @@ if not record then
     if sequence > 1 and now - created < retention and quarantine == 0 then
         quarantine = now + lease
         grants = grants + LOST
-        if kind == 'backlog' then level = max(level, burst * period) end
+        -- Until the end of the quarantine, all of it counts as used but for what is leased.
+        if kind == 'backlog' then drained = floor(quarantine / quantum) end
     end
     -- What a host has used before its first request was used of this limit, so it is charged. For a host whose
     -- history is lost, nobody knows how much of it was charged.
     local is_first = sequence == 1
     record = {
         0, 0, 0, is_first and 0 or spent, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, now, is_first and 0 or refunded,
-        is_first and 0 or ungranted,
+        is_first and 0 or ungranted, 0, MAX, 1,
     }
 end
 
-local epoch = epoch_before
+local epoch, queue = epoch_before, stored.queue
 -- No grant number is given twice, whatever the store has lost.
 grants = max(grants, tonumber(ARGV[12]))
 local function save(with_host)
@@ -258,6 +267,7 @@ local function save(with_host)
     -- These seldom change.
     local words = {
         protocol = ARGV[1], version = in_force.version, declared = in_force.declared, terms = in_force.terms, run = run,
+        queue = queue,
     }
     for name, word in pairs(words) do
         if stored[name] ~= word then
@@ -278,11 +288,9 @@ local function drained_in()
     return math.ceil(level / units) * quantum
 end
 
-if quarantine > now then
-    local left = quarantine - now
-    save()
-    return { 'quarantine', left, utc }
-end
+-- For one lease after the store may have lost something, nothing new is granted; what hosts report as leased is
+-- leased to them on.
+local quarantined_for = max(0, quarantine - now)
 
 local last = record[1]
 if sequence < last then
@@ -292,7 +300,7 @@ end
 if sequence == last then
     save()
     return { 'granted', sequence, record[6], record[7], max(0, record[3] - now), record[9], record[8], drained_in(),
-        utc }
+        utc, record[19], record[20], quarantined_for }
 end
 
 -- Settle what the host reports.
@@ -321,13 +329,14 @@ end
 -- What the host held when it asked is no longer leased to it, but it could spend it until now. Its next request says
 -- how much it did spend, and it is granted nothing before that.
 local lapsed = held > kept
+if quarantined_for > 0 then kept = held end
 if kind ~= 'places' then
     local absorbed = min(report, off)
     level = min(MAX, level + (report - absorbed) * period)
     level = max(0, level - refund * period)
     off = lapsed and min(off - absorbed, held) or 0
 end
-if lapsed then kept = 0 end
+if lapsed and quarantined_for == 0 then kept = 0 end
 
 -- What this host wants among all that want something, in the current epoch and the last one with a request.
 epoch = floor(now / lease)
@@ -392,7 +401,7 @@ end
 add_all(wants)
 add_all(former)
 local active = max(1, above)
-local fair = MAX
+local fair, even = MAX, MAX
 if wanted_all > supply then
     local below = 0
     for exponent = 1, 53 do
@@ -400,7 +409,8 @@ if wanted_all > supply then
         if here > 0 then
             -- The hosts of a bucket are treated as if each wanted their mean.
             if below * here + sum * above >= supply * here then
-                fair = max(1, math.ceil((supply - below) / above))
+                local level_of_all = (supply - below) / above
+                fair, even = max(1, math.ceil(level_of_all)), floor(level_of_all)
                 break
             end
             below, above = below + sum, above - here
@@ -408,8 +418,29 @@ if wanted_all > supply then
     end
 end
 
+-- Hosts that have less than an even share of the places, and want more, wait in a queue, in the order in which they
+-- came. One place is kept for each of them, before others get any. `ahead` counts those before this host.
+local line_up, ahead, is_waiting = {}, 0, false
+if kind == 'places' then
+    is_waiting = wanted > 0 and kept < max(1, even)
+    local patience, found = max(PATIENCE, floor(lease / 2)), false
+    for other, asked_at in string.gmatch(queue or '', '(%x+) (%d+)') do
+        if other == host then
+            found = is_waiting
+            if found then
+                ahead = #line_up
+                line_up[#line_up + 1] = { host, now }
+            end
+        elseif now - asked_at <= patience then
+            line_up[#line_up + 1] = { other, tonumber(asked_at) }
+        end
+    end
+    if not found then ahead = #line_up end
+    if is_waiting and not found and #line_up < QUEUED then line_up[#line_up + 1] = { host, now } end
+end
+
 local granted = 0
-if not lapsed and wanted > 0 then
+if not lapsed and wanted > 0 and quarantined_for == 0 then
     local limit = max(0, fair - granted_before)
     -- Only a part of this epoch's supply is available yet, so no host gets more than that part of its share at once.
     -- Otherwise the first to ask would take everything and leave only remainders to the others.
@@ -419,9 +450,10 @@ if not lapsed and wanted > 0 then
     -- Places do not come back with the next epoch, so what the estimate left over goes to the hosts that ask at its
     -- end.
     if kind == 'places' and epoch_left * 4 <= lease then limit = MAX end
+    if is_waiting then limit = max(1, even) - kept end
     -- The end of a window is handed out in ever smaller leases, so that little of it is left where nobody spends it.
     if kind == 'window' then limit = min(limit, max(1, math.ceil(available / (2 * active)))) end
-    granted = min(wanted, available, limit)
+    granted = min(wanted, max(0, available - ahead), limit)
 end
 granted_before = kind == 'places' and 0 or granted_before + granted
 granted_all = kind == 'places' and 0 or granted_all + granted
@@ -430,7 +462,9 @@ if granted > 0 then grants = grants + 1 end
 local total = kept + granted
 outstanding = outstanding + total
 -- What does not fit beside what is leased is written off: nobody waits for it to drain.
-level = level + min(by_policy * period, max(0, (burst - outstanding) * period - level))
+local room = max(0, (burst - outstanding) * period)
+level = level + min(by_policy * period, max(0, room - level))
+if kind == 'backlog' and drained > floor(now / quantum) then level = room end
 local share = 0
 if kind == 'places' then
     share = floor(burst / active)
@@ -452,9 +486,25 @@ else
     expiry = now
 end
 
+-- While others wait, a host takes no place anew above an even share. With fewer places than hosts, that is one place for
+-- half a lease, and then none until it has let go of it, so that all have their turn.
+local since, ceiling = 0, MAX
+if kind == 'places' then
+    since = kept > 0 and record[18] or total > 0 and now or 0
+    local others = {}
+    for i = 1, #line_up do
+        local other = line_up[i]
+        local is_served = other[1] == host and (granted == wanted or total >= max(1, even))
+        if not is_served then others[#others + 1] = other[1] .. ' ' .. text(other[2]) end
+        if other[1] ~= host then ceiling = even end
+    end
+    queue = table.concat(others, ' ')
+    if ceiling == 0 and total > 0 and now - since < lease / 2 then ceiling = 1 end
+end
+
 record = {
     sequence, total, expiry, spent, off, granted, kept, grants, share, epoch, granted_before, most, most_before,
-    counted, now, refunded, ungranted,
+    counted, now, refunded, ungranted, since, ceiling, active,
 }
 local written = { 'host:' .. host, line(record) }
 
@@ -471,4 +521,7 @@ if epoch ~= epoch_before then
     written[#written + 1] = scanned[1]
 end
 save(written)
-return { 'granted', sequence, granted, kept, max(0, expiry - now), share, grants, drained_in(), utc }
+return {
+    'granted', sequence, granted, kept, max(0, expiry - now), share, grants, drained_in(), utc, ceiling,
+    active, quarantined_for,
+}

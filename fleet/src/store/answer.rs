@@ -1,7 +1,5 @@
 //! The store's answers.
 
-use std::time::Duration;
-
 use shmlimit::fleet::LeaseReply;
 
 /// A grant, possibly of nothing, and what only the client uses.
@@ -22,13 +20,6 @@ pub struct Grant {
 pub enum StoreAnswer {
     /// The host's lease from now on.
     Granted(Grant),
-    /// Nothing is granted for a while, because the store's data may be older than what it acknowledged.
-    Quarantine {
-        /// How long nothing is granted.
-        remaining: Duration,
-        /// The store's clock when it answered, in microseconds since the Unix epoch.
-        store_time: u64,
-    },
     /// Another declaration of this limit is in force.
     Declared {
         /// The declaration in force, as text.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use shmlimit::fleet::Duty;
-use shmlimit::{Declaration, Limit, LimitSet, OpenOptions, SetDeclaration, VirtualClock};
+use shmlimit::fleet::{Duty, LeaseSnapshot};
+use shmlimit::{Declaration, Limit, LimitSet, OpenOptions, Segment, SetDeclaration, VirtualClock};
 use shmlimit_fleet::model::StoreModel;
 use shmlimit_fleet::{Exchange, StoreError};
 
@@ -15,6 +15,7 @@ pub const STEP: Duration = Duration::from_millis(10);
 
 pub struct Host {
     _directory: tempfile::TempDir,
+    segment: Segment,
     duty: Duty,
     exchange: Exchange,
     pub set: LimitSet,
@@ -33,6 +34,7 @@ impl Host {
             duty: duty.expect("no process has duty"),
             exchange: Exchange::new(seed),
             set: segment.set("api").expect("declared"),
+            segment,
         }
     }
 
@@ -43,6 +45,12 @@ impl Host {
             request.check().expect("a decision").is_admitted()
         };
         (0..most).take_while(is_admitted).count() as u64
+    }
+
+    pub fn lease(&self) -> LeaseSnapshot {
+        let mut snapshot = self.segment.snapshot().expect("a copy");
+        let limit = snapshot.sets.remove(0).limits.remove(0);
+        limit.lease.expect("shared")
     }
 }
 

@@ -1,5 +1,6 @@
 //! Hosts with the real engine and the real client, and the model of the store, on clocks that a test moves: outages
-//! that end.
+//! that end, and places that are held.
 
 mod fleet;
 mod outages;
+mod places;

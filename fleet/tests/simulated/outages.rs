@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use shmlimit::Limit;
 use shmlimit::declare::{FleetLease, Outage};
+use shmlimit::fleet::StoreProblem;
+use shmlimit::{Algorithm, Limit};
+use shmlimit_fleet::model::StoreModel;
 
 use super::fleet::{Fleet, STEP};
 
@@ -63,4 +65,125 @@ fn what_was_used_by_policy_darkens_nothing_when_the_store_is_back() {
             assert!(used <= burst, "{used} of {burst}");
         }
     }
+}
+
+/// Three hosts that use a tenth of what there is, so that each has units leased.
+fn calm(policy: Outage) -> Fleet {
+    let mut fleet = Fleet::new(3, rate(policy));
+    for _ in 0..60 {
+        fleet.run_for(STEP * 10, 0);
+        fleet
+            .hosts
+            .iter()
+            .for_each(|host| assert!(host.take_up_to(3) <= 3));
+    }
+    fleet
+}
+
+#[test]
+fn while_a_store_may_have_lost_writes_each_policy_does_what_it_says() {
+    for policy in [Outage::Deny, Outage::SpendOut, Outage::Safe, Outage::Open] {
+        let mut fleet = Fleet::new(3, rate(policy));
+        fleet.run_for(8 * SECOND, 3);
+        fleet.run.push('1');
+        // The first request notices it, and then it is known everywhere.
+        fleet.run_for(LEASE / 2, 3);
+        for host in &fleet.hosts {
+            let lease = host.lease();
+            assert_eq!(lease.problem, Some(StoreProblem::Quarantine), "{policy}");
+            assert!(lease.out_for.is_some(), "{policy}: since when");
+        }
+        let admitted = fleet.run_for(LEASE / 2 - 5 * STEP, 3);
+        let is_dark = admitted.contains(&0);
+        match policy {
+            Outage::Deny => assert!(admitted.iter().all(|units| *units == 0), "{admitted:?}"),
+            Outage::SpendOut => {}
+            _ => assert!(!is_dark, "{policy}: {admitted:?}"),
+        }
+        let after = fleet.run_for(4 * LEASE, 3);
+        let dark = longest_darkness(&after);
+        assert!(dark <= LEASE / 2, "{policy}: {dark:?}");
+        assert!(
+            fleet.hosts.iter().all(|host| host.lease().problem.is_none()),
+            "{policy}"
+        );
+    }
+}
+
+#[test]
+fn a_store_that_comes_back_empty_renews_what_hosts_have_leased() {
+    let mut fleet = calm(Outage::SpendOut);
+    let before: u64 = fleet.hosts.iter().map(|host| host.lease().left).sum();
+    assert!(before > 0);
+    fleet.store = StoreModel::new();
+    fleet.run = "2".to_owned();
+    // As long as any lease that was granted before.
+    let (mut admitted, mut refused) = (0, 0);
+    for _ in 0..20 {
+        fleet.run_for(STEP * 10, 0);
+        for host in &fleet.hosts {
+            match host.take_up_to(1) {
+                0 => refused += 1,
+                units => admitted += units,
+            }
+        }
+    }
+    assert!(
+        admitted > 2 * refused,
+        "{admitted} admitted, {refused} refused, of {before} leased"
+    );
+}
+
+/// A leaky bucket from outside: never more than the burst, whatever the store has lost.
+#[test]
+fn a_store_that_comes_back_empty_grants_nothing_a_second_time() {
+    let mut fleet = Fleet::new(3, rate(Outage::SpendOut));
+    let mut admitted = fleet.run_for(8 * SECOND, 8);
+    fleet.store = StoreModel::new();
+    fleet.run = "2".to_owned();
+    admitted.extend(fleet.run_for(12 * SECOND, 8));
+    let drained = RATE / 100;
+    let mut level = 0_u64;
+    for (step, units) in admitted.into_iter().enumerate() {
+        level = level.saturating_sub(drained) + units;
+        assert!(level <= 4 * RATE + drained, "{level} at step {step}");
+    }
+}
+
+#[test]
+fn safe_goes_on_with_what_is_declared_in_each_window_whenever_the_outage_begins() {
+    for (declared, in_each) in [(None, 1_000), (Some(50), 50)] {
+        let mut lease = FleetLease::new("org/limit").lease(LEASE).outage(Outage::Safe);
+        if let Some(units) = declared {
+            lease = lease.safe(units);
+        }
+        let limit = Limit::calls("limit", 3_000, 5 * SECOND)
+            .algorithm(Algorithm::FixedWindow)
+            .fleet(lease);
+        let mut fleet = Fleet::new(3, limit);
+        // The window is used up when the outage begins.
+        fleet.run_for(9 * SECOND, 50);
+        assert_eq!(fleet.run_for(STEP * 10, 50).iter().sum::<u64>(), 0);
+        fleet.is_out = true;
+        let admitted: u64 = fleet.run_for(10 * SECOND, 50).iter().sum();
+        assert!(
+            (3 * in_each..=3 * 3 * in_each).contains(&admitted),
+            "{admitted} in 10 s, {in_each} in each window"
+        );
+    }
+}
+
+#[test]
+fn safe_goes_on_with_a_fraction_of_a_rate() {
+    let lease = FleetLease::new("org/limit").lease(LEASE).outage(Outage::Safe);
+    let limit = Limit::rate("limit", RATE, SECOND)
+        .burst(4 * RATE)
+        .fleet(lease.safe_fraction(0.1));
+    let mut fleet = Fleet::new(2, limit);
+    fleet.run_for(6 * SECOND, 20);
+    fleet.is_out = true;
+    fleet.run_for(2 * LEASE, 20);
+    let admitted: u64 = fleet.run_for(20 * SECOND, 20).iter().sum();
+    // A tenth on each of two hosts.
+    assert!((3_600..=4_400).contains(&admitted), "{admitted}");
 }

@@ -365,9 +365,16 @@ fn grants_nothing_for_one_lease_after_the_server_was_restarted_with_its_data() {
     let begun = Instant::now();
     let mut quarantined = 0;
     let granted = loop {
-        match ask(&mut client, &request(&limit, 1, 2, 100)) {
-            Ok(StoreAnswer::Quarantine { remaining, .. }) => {
-                assert!(remaining <= limit.lease);
+        // What is held is leased on; nothing new is granted.
+        let next = LeaseRequest {
+            held: 100,
+            ..request(&limit, 1, 2 + quarantined, 100)
+        };
+        match ask(&mut client, &next) {
+            Ok(StoreAnswer::Granted(grant)) if !grant.reply.quarantine.is_zero() => {
+                assert!(grant.reply.quarantine <= limit.lease);
+                assert_eq!((grant.reply.granted, grant.kept), (0, 100));
+                assert!(!grant.reply.remaining.is_zero());
                 quarantined += 1;
             }
             Ok(StoreAnswer::Granted(grant)) => break grant.reply.granted,
@@ -404,8 +411,15 @@ fn grant_after_quarantine(client: &mut StoreClient, request: &LeaseRequest) -> G
     let begun = Instant::now();
     let mut quarantined = 0;
     loop {
-        match ask(client, request) {
-            Ok(StoreAnswer::Quarantine { .. }) => quarantined += 1,
+        let next = LeaseRequest {
+            sequence: request.sequence + quarantined,
+            ..request.clone()
+        };
+        match ask(client, &next) {
+            Ok(StoreAnswer::Granted(grant)) if !grant.reply.quarantine.is_zero() => {
+                assert_eq!(grant.reply.granted, 0);
+                quarantined += 1;
+            }
             Ok(StoreAnswer::Granted(grant)) => {
                 assert!(quarantined > 0);
                 return grant;

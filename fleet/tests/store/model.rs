@@ -174,11 +174,11 @@ struct Seen {
 impl Seen {
     fn note(&mut self, answer: &StoreAnswer, held: u64, is_repeat: bool) {
         match answer {
+            StoreAnswer::Granted(grant) if !grant.reply.quarantine.is_zero() => self.quarantine += 1,
             StoreAnswer::Granted(grant) if grant.kept < held => self.lapsed += 1,
             StoreAnswer::Granted(_) if is_repeat => self.repeated += 1,
             StoreAnswer::Granted(grant) if grant.reply.granted > 0 => self.granted += 1,
             StoreAnswer::Granted(_) => self.refused += 1,
-            StoreAnswer::Quarantine { .. } => self.quarantine += 1,
             StoreAnswer::Declared { .. } => self.declared += 1,
             StoreAnswer::Stale { .. } => self.stale += 1,
             StoreAnswer::SpentFell { .. } => self.fell += 1,

@@ -128,10 +128,10 @@ def test_a_fleet_is_declared_alike_in_code_and_toml(tmp_path: Path) -> None:
         capacity = 1000
         window = "24h"
         algorithm = "fixed_window"
-        fleet = { key = "org/tokens", lease = "4s", outage = "deny" }
+        fleet = { key = "org/tokens", lease = "4s", outage = "safe", safe = 0.25 }
         """
     )
-    declared = tokens(lease="4s", outage="deny")
+    declared = tokens(lease="4s", outage="safe", safe=0.25)
     fleet = {"url": "redis://127.0.0.1:1/0", "host": "web-1"}
     of_code = sl.open(tmp_path / "code.limits", declared, fleet=fleet, ask_store=False)
     of_file = sl.open(tmp_path / "file.limits", file, ask_store=False)
@@ -139,7 +139,8 @@ def test_a_fleet_is_declared_alike_in_code_and_toml(tmp_path: Path) -> None:
     assert of_code.declaration()["fleet"] == fleet
     shared = of_code.snapshot()["fleet"]
     assert (shared["url"], shared["host_name"], shared["duty"]) == (*fleet.values(), None)
-    assert lease_of(of_code)["outage"] == "deny"
+    assert lease_of(of_code)["outage"] == "safe"
+    assert of_code.declaration()["set"][0]["limit"][0]["fleet"]["safe"] == 0.25
 
 
 @pytest.mark.parametrize(
@@ -149,11 +150,13 @@ def test_a_fleet_is_declared_alike_in_code_and_toml(tmp_path: Path) -> None:
         ("http://127.0.0.1", {}, "write one of redis"),
         ("redis://127.0.0.1", {"outage": "panic"}, "panic"),
         ("redis://127.0.0.1", {"lease": "soon"}, "soon"),
+        ("redis://127.0.0.1", {"safe": 50}, "outage"),
+        ("redis://127.0.0.1", {"outage": "safe", "safe": 1001}, "1000"),
         (None, {}, "fleet"),
     ],
 )
 def test_what_cannot_be_shared_is_an_error(
-    tmp_path: Path, url: str | None, shared: dict[str, str], message: str
+    tmp_path: Path, url: str | None, shared: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(sl.DeclarationError, match=message) as raised:
         sl.open(tmp_path / "bad.limits", tokens(**shared), fleet=url)

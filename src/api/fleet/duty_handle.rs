@@ -12,7 +12,7 @@ use crate::declaration::FleetOptions;
 use crate::declaration::stored::StoredSet;
 use crate::engine::{AskedLease, EXCHANGE, SegmentEngine, TakenDuty};
 use crate::error::Error;
-use crate::limit::{Answer, Problem};
+use crate::limit::{Answer, Problem, Quarantine};
 use crate::units::nanos_from_duration;
 
 /// The role of a segment in a fleet: see [`Segment::fleet`]. Without limits that hosts share there is nothing to do.
@@ -244,12 +244,18 @@ impl Duty {
             share: reply.share,
             grant_number: reply.grant_number,
             drained_in: nanos_from_duration(reply.drained_in).unwrap_or(u64::MAX),
+            ceiling: reply.ceiling,
+            hosts: reply.hosts,
+            quarantine: (!reply.quarantine.is_zero()).then(|| Quarantine {
+                code: StoreProblem::Quarantine.code(),
+                remaining: nanos_from_duration(reply.quarantine).unwrap_or(u64::MAX),
+            }),
         };
         Ok(self.engine().install_lease(&asked.lease, answer)?)
     }
 
     /// Records that an attempt failed. The first [`ask`](Self::ask) after `retry_in` repeats the request. Problems
-    /// other than [`Quarantine`](StoreProblem::Quarantine) and [`Stale`](StoreProblem::Stale) put the limit's outage
+    /// other than [`Stale`](StoreProblem::Stale) put the limit's outage
     /// policy into force until a request is answered. Has no effect if another process has taken over duty.
     ///
     /// # Errors

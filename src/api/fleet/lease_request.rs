@@ -175,8 +175,7 @@ pub struct LeaseReply {
     /// How long what is held and granted is leased for, counted from before the attempt was sent. It ends with the
     /// limit's window at the latest.
     pub remaining: Duration,
-    /// The host's fair share for one lease length, in units, with which [`Outage::Safe`](crate::declare::Outage::Safe)
-    /// continues.
+    /// The host's fair share for one lease length, in units.
     pub share: u64,
     /// Grows with each grant of this limit in the store. Fencing numbers are this x 2^32 + a number within the grant.
     pub grant_number: u64,
@@ -184,4 +183,13 @@ pub struct LeaseReply {
     /// units are not included, because they may come back unused. Units that are later reported as unused are
     /// refunded accordingly; with zero, only what time cannot have replenished.
     pub drained_in: Duration,
+    /// For concurrency: the most places that the host may take anew, because other hosts wait for theirs. It keeps those
+    /// that are in use above that, and gives them back as they are released. `u64::MAX` if nobody waits.
+    pub ceiling: u64,
+    /// The hosts that want something of the limit, this one included: [`Outage::Safe`](crate::declare::Outage::Safe)
+    /// divides the capacity by that.
+    pub hosts: u64,
+    /// For how long the store grants nothing, because it may have lost something that it had acknowledged; zero if it has
+    /// not. What is held stays leased, and the limit's outage policy applies to everything else.
+    pub quarantine: Duration,
 }

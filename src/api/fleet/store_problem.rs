@@ -18,8 +18,8 @@ pub enum StoreProblem {
     WrongKey,
     /// Another declaration of the limit is in force under the key. The outage policy applies.
     Mismatch,
-    /// It grants nothing for a while, because it may have lost something that it had acknowledged. What is leased
-    /// stays valid.
+    /// It answers and grants nothing new for a while, because it may have lost something that it had acknowledged. What
+    /// is leased stays leased. The outage policy applies.
     Quarantine,
     /// The store has seen later requests or more spending of this host than the host knows of: the account is that of
     /// a copy of the host, or the host was restored from one. It leases nothing under this account any more: the
@@ -51,7 +51,7 @@ impl StoreProblem {
 
     /// Whether the store counts as down.
     pub(super) fn is_outage(self) -> bool {
-        !matches!(self, Self::Quarantine | Self::Stale)
+        self != Self::Stale
     }
 }
 

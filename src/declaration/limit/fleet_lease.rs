@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::SipHasher13;
 
+use super::amount::Amount;
+use super::safe_share::SafeShare;
 use super::window::{Weekday, Window};
 use crate::choices::Outage;
 
@@ -19,6 +21,8 @@ pub struct FleetLease {
     pub(in crate::declaration) lease: Option<Window>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) outage: Option<Outage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) safe: Option<SafeShare>,
 }
 
 /// The default length of leases.
@@ -32,6 +36,7 @@ impl FleetLease {
             key: key.into(),
             lease: None,
             outage: None,
+            safe: None,
         }
     }
 
@@ -45,6 +50,20 @@ impl FleetLease {
     /// What happens to the limit while the store does not answer; [`Outage::SpendOut`] by default.
     pub fn outage(mut self, outage: Outage) -> Self {
         self.outage = Some(outage);
+        self
+    }
+
+    /// With [`Outage::Safe`]: how much this host goes on with, for each window of the limit, or how many places. By
+    /// default the capacity, divided by the hosts that the store last knew of. It does not depend on what is left when
+    /// the outage begins.
+    pub fn safe(mut self, amount: impl Into<Amount>) -> Self {
+        self.safe = Some(SafeShare::Amount(amount.into()));
+        self
+    }
+
+    /// Like [`safe`](Self::safe), as a fraction of the capacity: above 0 and at most 1, to six decimals.
+    pub fn safe_fraction(mut self, fraction: f64) -> Self {
+        self.safe = Some(SafeShare::fraction(fraction));
         self
     }
 
@@ -79,6 +98,7 @@ impl FleetLease {
             key: self.key.clone(),
             lease: Some(self.lease.unwrap_or(Window::Span(LEASE))),
             outage: Some(self.outage_policy()),
+            safe: self.safe.as_ref().map(SafeShare::canonical),
         }
     }
 }

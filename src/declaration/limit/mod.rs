@@ -9,6 +9,7 @@ pub(super) mod credit;
 pub(super) mod fleet_lease;
 pub(super) mod limit_options;
 pub(super) mod prefix;
+pub(super) mod safe_share;
 pub(super) mod time_zone;
 pub(super) mod window;
 

@@ -55,6 +55,28 @@ fn what_can_be_shared_is_stored_and_read_back() {
 }
 
 #[test]
+fn what_a_host_goes_on_with_in_an_outage_is_an_amount_or_a_fraction() {
+    let declared = |limit: &str, safe: &str| {
+        let fleet = format!("fleet = {{ key = \"org/calls\", outage = \"safe\"{safe} }}");
+        let text = in_fleet(&format!("{limit}, {FLEET}")).replace(FLEET, &fleet);
+        let declaration = Declaration::from_toml(&text).expect("valid");
+        let written = declaration.to_toml().expect("valid");
+        let read = Declaration::from_toml(&written).expect("valid");
+        assert_eq!(plan(&read).rule, plan(&declaration).rule, "{written}");
+        plan(&declaration).rule
+    };
+    assert_eq!(declared(CALLS, ", safe = 1500"), declared(CALLS, ", safe = 0.25"));
+    assert_eq!(declared(HELD, ", safe = 9"), declared(HELD, ", safe = 1.0"));
+    // The capacity is divided by the hosts.
+    assert_ne!(declared(HELD, ""), declared(HELD, ", safe = 9"));
+    let tokens = "kind = \"rate\", capacity = \"9.5\", unit = \"0.5\", window = \"60s\"";
+    assert_eq!(
+        declared(tokens, ", safe = \"4.5\""),
+        declared(tokens, ", safe = 0.5")
+    );
+}
+
+#[test]
 fn what_cannot_be_shared_is_refused_with_what_to_do() {
     for (lines, place, advice) in [
         (
@@ -111,6 +133,21 @@ fn what_cannot_be_shared_is_refused_with_what_to_do() {
         ),
         ("fleet = { key = \"a\", outage = \"panic\" }", "panic"),
         ("fleet = { key = \"a\", ttl = \"1s\" }", "ttl"),
+        ("fleet = { key = \"a\", safe = 50 }", "declare outage = \"safe\""),
+        (
+            "fleet = { key = \"a\", outage = \"safe\", safe = 1.5 }",
+            "a fraction above 0 and at most 1",
+        ),
+        (
+            "fleet = { key = \"a\", outage = \"safe\", safe = 0.0 }",
+            "a fraction above 0 and at most 1",
+        ),
+        ("fleet = { key = \"a\", outage = \"safe\", safe = 0 }", "6000"),
+        ("fleet = { key = \"a\", outage = \"safe\", safe = 6001 }", "6000"),
+        (
+            "fleet = { key = \"a\", outage = \"safe\", safe = \"0.5\" }",
+            "safe",
+        ),
     ] {
         let error = error_of(&in_fleet(&format!("{CALLS}, {FLEET}")).replace(FLEET, fleet));
         assert!(error.contains(expected), "{fleet}: {error}");

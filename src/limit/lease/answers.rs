@@ -2,7 +2,6 @@
 
 use super::Leased;
 use super::record::LeaseWord;
-use crate::choices::Outage;
 use crate::limit::{Now, State, StateMut};
 
 /// The store's answer to a request.
@@ -16,6 +15,21 @@ pub(crate) struct Answer {
     pub(crate) grant_number: u64,
     /// In nanoseconds from before the attempt was sent.
     pub(crate) drained_in: u64,
+    /// The most places that may be taken anew.
+    pub(crate) ceiling: u64,
+    /// How many hosts want something of the limit.
+    pub(crate) hosts: u64,
+    /// Set if the store grants nothing for a while, because it may have lost something.
+    pub(crate) quarantine: Option<Quarantine>,
+}
+
+/// A time in which the store grants nothing new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Quarantine {
+    /// The code of the problem, for readers of the state. Not zero.
+    pub(crate) code: u64,
+    /// In nanoseconds.
+    pub(crate) remaining: u64,
 }
 
 /// Why no answer came that grants anything.
@@ -86,16 +100,31 @@ impl Leased {
         let allowance = kept.saturating_add(granted);
         // Places that were taken by policy are not lost to a grant that is smaller.
         let is_enough = granted > 0 && (!self.is_held() || allowance >= self.in_use(state));
-        self.end_outage(state, now, is_enough);
-        self.put(state, LeaseWord::Problem, 0);
+        match answer.quarantine {
+            Some(quarantine) => self.begin_outage(state, now, quarantine.code),
+            None => self.end_outage(state, now, is_enough),
+        }
         self.put(state, LeaseWord::AnsweredAt, now.monotonic);
         self.put(state, LeaseWord::Share, answer.share.min(self.capacity));
+        if self.is_held() {
+            self.put(state, LeaseWord::Ceiling, answer.ceiling);
+        }
+        self.put(state, LeaseWord::Hosts, answer.hosts);
         let drained_at = attempt_at.saturating_add(by_slow_clock(answer.drained_in));
         self.put(state, LeaseWord::DrainedAt, drained_at);
-        let retry_at = if granted < wanted {
-            now.monotonic.saturating_add(self.pause())
-        } else {
-            0
+        let retry_at = match answer.quarantine {
+            // What is leased is renewed before it is over.
+            Some(quarantine) => {
+                let over_at = now.monotonic.saturating_add(quarantine.remaining);
+                let renewed_at = until.saturating_sub(self.pause());
+                if renewed_at > now.monotonic {
+                    over_at.min(renewed_at)
+                } else {
+                    over_at
+                }
+            }
+            None if granted < wanted || self.is_out(state, now) => now.monotonic.saturating_add(self.pause()),
+            None => 0,
         };
         self.put(state, LeaseWord::RetryAt, retry_at);
         let is_something = allowance > if self.is_held() { 0 } else { spent };
@@ -125,27 +154,6 @@ impl Leased {
             .saturating_sub(self.get(state, LeaseWord::AskedUngranted))
     }
 
-    /// Ends the outage policy, because the store answers. If it does not grant enough yet, the policies that admit go on
-    /// for as long as the store was out, and for one lease at most: by then it has granted something, unless the limit
-    /// is used up.
-    fn end_outage(&self, state: &mut (impl StateMut + ?Sized), now: Now, is_enough: bool) {
-        let out_since = self.get(state, LeaseWord::OutSince);
-        let until = match self.get(state, LeaseWord::PolicyUntil) {
-            0 => {
-                let was_out = now.monotonic.saturating_sub(out_since);
-                now.monotonic.saturating_add(was_out.min(self.length()))
-            }
-            until => until,
-        };
-        let admits = matches!(self.outage, Outage::Safe | Outage::Open);
-        if admits && out_since != 0 && !is_enough && now.monotonic < until {
-            self.put(state, LeaseWord::PolicyUntil, until);
-        } else {
-            self.put(state, LeaseWord::OutSince, 0);
-            self.put(state, LeaseWord::PolicyUntil, 0);
-        }
-    }
-
     /// Notes that an attempt to send request `sequence` failed, and when the next attempt may begin. Returns whether
     /// that request is the unanswered one.
     pub(crate) fn fail(
@@ -160,16 +168,14 @@ impl Leased {
             return false;
         }
         self.add(state, LeaseWord::Failures, 1);
-        self.put(state, LeaseWord::Problem, problem.code);
         self.put(state, LeaseWord::RetryAt, retry_at);
-        let is_new =
-            self.get(state, LeaseWord::OutSince) == 0 || self.get(state, LeaseWord::PolicyUntil) != 0;
-        if problem.is_outage && is_new {
-            self.put(state, LeaseWord::OutSince, now.monotonic.max(1));
-        } else if !problem.is_outage {
+        if problem.is_outage {
+            self.begin_outage(state, now, problem.code);
+        } else {
+            self.put(state, LeaseWord::Problem, problem.code);
             self.put(state, LeaseWord::OutSince, 0);
+            self.put(state, LeaseWord::PolicyUntil, 0);
         }
-        self.put(state, LeaseWord::PolicyUntil, 0);
         if let Some(identity) = problem.new_identity {
             self.go_on_as_another(state, identity);
         }

@@ -84,7 +84,9 @@ impl Leased {
             }
             return (is_leased || self.is_unreported(state)).then_some(retry_at);
         }
-        if self.get(state, LeaseWord::Sequence) == 0 {
+        // What the host has granted itself is not renewed, and until the store grants something, it is asked.
+        let is_first = self.get(state, LeaseWord::Sequence) == 0;
+        if is_first || self.get(state, LeaseWord::OutSince) != 0 {
             return Some(retry_at);
         }
         let is_wanted = self.get(state, LeaseWord::Alerted) != 0 || self.get(state, LeaseWord::Unmet) != 0;
@@ -97,6 +99,13 @@ impl Leased {
         let is_held_without = self.is_held() && self.in_use(state) > places;
         if is_wanted || is_held_without {
             return Some(retry_at);
+        }
+        if is_leased && self.is_held() && places > self.get(state, LeaseWord::Ceiling) {
+            // Others wait for places that are released meanwhile.
+            let looked_at = self
+                .get(state, LeaseWord::AnsweredAt)
+                .saturating_add(self.pause());
+            return Some(looked_at.max(retry_at).min(renewed_at));
         }
         if is_leased {
             return Some(renewed_at);
@@ -135,6 +144,15 @@ impl Leased {
         }
     }
 
+    /// While other hosts wait for places, those above the ceiling go back as they are released.
+    fn kept_at_most(&self, state: &(impl State + ?Sized)) -> u64 {
+        if self.is_held() {
+            self.get(state, LeaseWord::Ceiling).max(self.in_use(state))
+        } else {
+            u64::MAX
+        }
+    }
+
     fn keep_request(&self, state: &mut (impl StateMut + ?Sized), now: Now) {
         let spent = self.get(state, LeaseWord::Spent);
         let desired = self.desired(state, now);
@@ -144,6 +162,7 @@ impl Leased {
             Units::Held => self.get(state, LeaseWord::Allowance),
             _ => self.left(state),
         };
+        let leased = leased.min(self.kept_at_most(state));
         let held = if is_granted { leased.min(desired) } else { 0 };
         if is_granted {
             // What is not kept is given back, so it cannot be spent from here on.

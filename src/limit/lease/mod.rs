@@ -12,11 +12,13 @@ mod asking;
 #[cfg(test)]
 mod document_tests;
 mod lease_state;
+mod outage;
 mod record;
 
-pub(crate) use answers::{Answer, Installed, Problem};
+pub(crate) use answers::{Answer, Installed, Problem, Quarantine};
 pub(crate) use asking::Ask;
 pub(crate) use lease_state::LeaseState;
+pub(crate) use outage::SafeTerms;
 pub(crate) use record::{LEASE_WORDS, LeaseWord};
 
 use record::{get, put};
@@ -59,6 +61,20 @@ pub(crate) struct Leased {
     outage: Outage,
     /// Which key of the store this is: another key is another limit.
     key: u32,
+    safe: SafeTerms,
+}
+
+/// How a limit is leased.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseTerms {
+    /// How long units are leased for, in nanoseconds.
+    pub(crate) length: u64,
+    /// What the limit does while the store is out.
+    pub(crate) outage: Outage,
+    /// What tells it from other limits of the store.
+    pub(crate) key: u32,
+    /// What the policy `Safe` goes on with.
+    pub(crate) safe: SafeTerms,
 }
 
 /// One host leases at most one part in this many of a window at once, because that much may be left unused when the
@@ -91,16 +107,14 @@ enum Spendable {
 }
 
 impl Leased {
-    /// The limit that `rule` decides when it is not shared, leased for `length` nanoseconds at a time. `price` is
-    /// that of one unit, if units come back evenly; `outage` says what the limit does while the store is out; `key`
-    /// tells it from other limits of the store.
+    /// The limit that `rule` decides when it is not shared. `price` is that of one unit, if units come back evenly.
     pub(super) fn of(
         rule: &impl RuleOperations,
         units: Units,
         price: Option<UnitPrice>,
-        (length, outage, key): (u64, Outage, u32),
+        terms: LeaseTerms,
     ) -> Result<Self, InvalidLimit> {
-        InvalidLimit::unless_positive(length, "lease")?;
+        InvalidLimit::unless_positive(terms.length, "lease")?;
         let price = price
             .or(UnitPrice::new(1, 1))
             .ok_or(InvalidLimit::Zero("price"))?;
@@ -112,9 +126,10 @@ impl Leased {
             reads_utc: rule.reads_utc(),
             price,
             capacity: rule.capacity(),
-            micros: u32::try_from(length / 1000).unwrap_or(u32::MAX),
-            outage,
-            key,
+            micros: u32::try_from(terms.length / 1000).unwrap_or(u32::MAX),
+            outage: terms.outage,
+            key: terms.key,
+            safe: terms.safe,
         })
     }
 
@@ -184,38 +199,17 @@ impl Leased {
             .saturating_sub(self.used(state))
     }
 
+    /// What is left of the lease; nothing once it is over.
+    fn left_in_time(&self, state: &(impl State + ?Sized), now: Now) -> u64 {
+        if self.is_valid(state, now) {
+            self.left(state)
+        } else {
+            0
+        }
+    }
+
     fn is_valid(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         now.monotonic < self.get(state, LeaseWord::ValidUntil)
-    }
-
-    /// Whether the outage policy is in force: the store is out, or it is back, but has granted nothing yet.
-    fn is_out(&self, state: &(impl State + ?Sized), now: Now) -> bool {
-        let until = self.get(state, LeaseWord::PolicyUntil);
-        self.get(state, LeaseWord::OutSince) != 0 && (until == 0 || now.monotonic < until)
-    }
-
-    /// Whether the store has been out for longer than the lease lasts, so that a host with the policy `Safe` grants
-    /// itself its share.
-    fn grants_itself(&self, state: &(impl State + ?Sized), now: Now) -> bool {
-        self.outage == Outage::Safe && self.is_out(state, now) && !self.is_valid(state, now)
-    }
-
-    /// How much of a charge no store has granted, because the outage policy admits it.
-    fn ungranted_of(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> u64 {
-        if self.get(state, LeaseWord::SelfGranted) != 0 && self.is_valid(state, now) {
-            return cost;
-        }
-        match self.outage {
-            Outage::Open if self.is_out(state, now) => {
-                let granted = if self.is_valid(state, now) {
-                    self.left(state)
-                } else {
-                    0
-                };
-                cost.saturating_sub(granted)
-            }
-            _ => 0,
-        }
     }
 
     fn spendable(&self, state: &(impl State + ?Sized), now: Now) -> Spendable {
@@ -230,15 +224,20 @@ impl Leased {
             return Spendable::Units(0);
         }
         if let Some(places) = self.places(state, now) {
+            let places = if is_out {
+                places
+            } else {
+                places.min(self.get(state, LeaseWord::Ceiling))
+            };
             return Spendable::Units(places.saturating_sub(self.in_use(state)));
         }
-        if self.is_valid(state, now) {
-            return Spendable::Units(self.left(state));
-        }
-        if self.grants_itself(state, now) {
-            return Spendable::Units(self.get(state, LeaseWord::Share));
-        }
-        Spendable::Units(0)
+        let leased = self.left_in_time(state, now);
+        let granted = if self.grants_itself(state, now) {
+            self.self_grant(state).0
+        } else {
+            0
+        };
+        Spendable::Units(leased.max(granted))
     }
 
     /// Whether the store has ever answered a request of this host for this key.
@@ -258,7 +257,7 @@ impl Leased {
         };
         match self.outage {
             Outage::Open if self.is_out(state, now) => None,
-            Outage::Safe if self.is_out(state, now) => Some(leased.max(self.get(state, LeaseWord::Share))),
+            Outage::Safe if self.is_out(state, now) => Some(leased.max(self.safe_units(state))),
             _ => Some(leased),
         }
     }
@@ -271,18 +270,6 @@ impl Leased {
             (Spendable::Units(left), Units::Debited) => left > 0,
             (Spendable::Units(left), _) => cost <= left,
         }
-    }
-
-    /// How long until the host grants itself its next share, if that will be enough.
-    fn retry_after(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Option<u64> {
-        let is_out = self.is_out(state, now);
-        let waits = self.outage == Outage::Safe && is_out && !self.is_held();
-        let share = self.get(state, LeaseWord::Share);
-        let would_do = self.fits(Spendable::Units(share), cost);
-        let until = self
-            .get(state, LeaseWord::ValidUntil)
-            .saturating_sub(now.monotonic);
-        (waits && would_do && until > 0).then_some(until)
     }
 
     /// The fast path: takes from a lease in force, as it nearly always is, and reads each word once. `None` if it is
@@ -478,10 +465,11 @@ impl RuleOperations for Leased {
             return;
         }
         let spent = self.get(state, LeaseWord::Spent);
-        if self.grants_itself(state, now) {
-            let share = self.get(state, LeaseWord::Share);
-            self.put(state, LeaseWord::Allowance, spent.saturating_add(share));
-            let until = now.monotonic.saturating_add(self.length());
+        let leased = self.left_in_time(state, now);
+        if self.grants_itself(state, now) && !self.fits(Spendable::Units(leased), cost) {
+            let (units, length) = self.self_grant(state);
+            self.put(state, LeaseWord::Allowance, spent.saturating_add(units));
+            let until = now.monotonic.saturating_add(length);
             self.put(state, LeaseWord::ValidUntil, until);
             self.put(state, LeaseWord::SelfGranted, 1);
         }

@@ -91,6 +91,10 @@ lease_words! {
     /// Until when the outage policy goes on although the store answers again, on the segment clock, because it has
     /// granted nothing yet; zero otherwise.
     PolicyUntil = "policy_until",
+    /// For concurrency: the most places that may be taken anew, because other hosts wait for theirs.
+    Ceiling = "ceiling",
+    /// How many hosts wanted something of the limit at the last answer.
+    Hosts = "hosts",
     /// First record of a segment only: the process that asks the store, as an owner word.
     Duty = "duty",
     /// First record only: a futex, advanced when a request may be due.
@@ -111,7 +115,7 @@ impl LeaseWord {
     /// The words that mean nothing under another key of the store. The sequence number stays, so that an answer to an
     /// earlier request is not taken for one to a new request. `Unmet` stays because those requests still want the
     /// units.
-    pub(super) const OF_ONE_KEY: [Self; 29] = [
+    pub(super) const OF_ONE_KEY: [Self; 31] = [
         Self::Spent,
         Self::Allowance,
         Self::ValidUntil,
@@ -141,6 +145,8 @@ impl LeaseWord {
         Self::Ungranted,
         Self::AskedUngranted,
         Self::PolicyUntil,
+        Self::Ceiling,
+        Self::Hosts,
     ];
 }
 

@@ -45,6 +45,9 @@ pub fn answer(request: &LeaseRequest) -> LeaseReply {
         share: FIRST,
         grant_number: request.sequence,
         drained_in: Duration::ZERO,
+        ceiling: u64::MAX,
+        hosts: 1,
+        quarantine: Duration::ZERO,
     }
 }
 

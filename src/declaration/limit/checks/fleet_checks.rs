@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use crate::choices::Kind;
+use crate::choices::{Kind, Outage};
+use crate::declaration::limit::safe_share::SafeShare;
 use crate::declaration::limit::window::Window;
 use crate::declaration::limit::{Algorithm, Align, Limit};
 use crate::declaration::options::fleet::FleetOptions;
-use crate::declaration::place::Place;
+use crate::declaration::place::{Place, check_range};
 use crate::error::DeclarationError;
 use crate::units::NANOS_PER_SECOND;
 
@@ -95,14 +96,57 @@ impl Limit {
             });
         }
         match fleet.lease {
-            None => Ok(()),
-            Some(Window::Span(length)) if (MIN_LEASE..=MAX_LEASE).contains(&length) => Ok(()),
-            Some(length) => Err(place.value(
-                "fleet / lease",
-                length,
-                "is no length for a lease: choose from \"100ms\" to \"1h\"",
-            )),
+            None => {}
+            Some(Window::Span(length)) if (MIN_LEASE..=MAX_LEASE).contains(&length) => {}
+            Some(length) => {
+                return Err(place.value(
+                    "fleet / lease",
+                    length,
+                    "is no length for a lease: choose from \"100ms\" to \"1h\"",
+                ));
+            }
         }
+        let Some(safe) = &fleet.safe else {
+            return Ok(());
+        };
+        if fleet.outage_policy() != Outage::Safe {
+            return Err(DeclarationError::Misplaced {
+                place: place.field("fleet / safe"),
+                given: format!("safe = {safe}"),
+                advice:
+                    "only the outage policy \"safe\" goes on with it; remove it, or declare outage = \"safe\""
+                        .to_owned(),
+            });
+        }
+        if safe.is_no_fraction() {
+            return Err(place.value(
+                "fleet / safe",
+                safe,
+                "is no part of the capacity: write a fraction above 0 and at most 1, such as 0.25, or a whole number of units",
+            ));
+        }
+        Ok(())
+    }
+
+    /// What this host goes on with while the store is out, if `safe` says it, in units of a limit in canonical form and
+    /// per window.
+    pub(in crate::declaration) fn safe_units(
+        &self,
+        place: &Place<'_>,
+        capacity: u64,
+    ) -> Result<Option<u64>, DeclarationError> {
+        let Some(safe) = self.fleet.as_ref().and_then(|fleet| fleet.safe.as_ref()) else {
+            return Ok(None);
+        };
+        let SafeShare::Amount(amount) = safe else {
+            return Ok(safe.part_of(capacity));
+        };
+        let units = self
+            .units(amount)
+            .map_err(|invalid| place.value("fleet / safe", amount, invalid))?;
+        let units = units.unwrap_or(u64::MAX);
+        check_range(|| place.field("fleet / safe"), units, 1, capacity)?;
+        Ok(Some(units))
     }
 
     /// A warning about a shared limit whose burst is below what comes back during one lease, so that every unit may

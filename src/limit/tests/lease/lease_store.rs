@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::choices::Outage;
 use crate::limit::tests::{Limit, at};
-use crate::limit::{Answer, Ask, Assessment, Backlog, Leased, Now, Problem, Rule};
+use crate::limit::{
+    Answer, Ask, Assessment, Backlog, LeaseTerms, Leased, Now, Problem, Rule, RuleOperations, SafeTerms,
+};
 
 pub(super) const MILLISECOND: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1000 * MILLISECOND;
@@ -33,7 +35,17 @@ pub(super) fn backlog(capacity: u64, burst: u64) -> Rule {
 }
 
 pub(super) fn leased(rule: &Rule, outage: Outage) -> Rule {
-    Rule::Leased(rule.leased(LEASE, outage, 7, true).expect("valid"))
+    let terms = LeaseTerms {
+        length: LEASE,
+        outage,
+        key: 7,
+        safe: SafeTerms {
+            units: rule.capacity(),
+            is_divided: true,
+            window: 60 * SECOND,
+        },
+    };
+    Rule::Leased(rule.leased(terms, true).expect("valid"))
 }
 
 /// What the store knows about a host.
@@ -137,6 +149,9 @@ impl Store {
             share: self.burst / self.accounts.len() as u64,
             grant_number: ask.sequence,
             drained_in: drained_in as u64,
+            ceiling: u64::MAX,
+            hosts: self.accounts.len() as u64,
+            quarantine: None,
         })
     }
 }
@@ -212,5 +227,8 @@ pub(super) fn answered(ask: Ask, granted: u64, grant_number: u64) -> Answer {
         share: 4,
         grant_number,
         drained_in: 0,
+        ceiling: u64::MAX,
+        hosts: 1,
+        quarantine: None,
     }
 }

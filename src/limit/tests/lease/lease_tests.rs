@@ -10,7 +10,9 @@ use super::lease_store::{
     Host, LEASE, MILLISECOND, OUT, SCALE, SECOND, SLOWEST, Store, answered, backlog, leased, stale,
 };
 use crate::limit::tests::{Limit, at};
-use crate::limit::{Answer, Budget, Charge, Concurrency, FixedWindow, LEASE_WORDS, Rule, RuleOperations};
+use crate::limit::{
+    Answer, Budget, Charge, Concurrency, FixedWindow, LEASE_WORDS, Quarantine, Rule, RuleOperations,
+};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -151,7 +153,7 @@ proptest! {
     fn no_words_make_a_lease_panic(
         words in proptest::collection::vec(anything(), LEASE_WORDS + 3),
         now in any::<u64>(), cost in any::<u64>(), which in 0..4_usize, outage in 0..4_usize,
-        numbers in any::<[u64; 6]>(), is_first in any::<bool>(),
+        numbers in any::<[u64; 8]>(), is_first in any::<bool>(),
     ) {
         let local = [
             backlog(10, 10),
@@ -174,9 +176,11 @@ proptest! {
         rule.give_back(state, cost);
         let _ = lease.due_at(state, now);
         let _ = lease.ask(state, now);
-        let [sequence, granted, remaining, share, grant_number, drained_in] = numbers;
+        let [sequence, granted, remaining, share, grant_number, drained_in, ceiling, hosts] = numbers;
         let sequence = if is_first { 1 } else { sequence };
-        let answer = Answer { sequence, granted, remaining, share, grant_number, drained_in };
+        let quarantine = (hosts % 2 == 0).then_some(Quarantine { code: 6, remaining: granted });
+        let answer =
+            Answer { sequence, granted, remaining, share, grant_number, drained_in, ceiling, hosts, quarantine };
         lease.install(state, now, cost, answer);
         lease.fail(state, now, sequence, OUT, cost);
         lease.fail(state, now, sequence, stale(cost | 1), cost);

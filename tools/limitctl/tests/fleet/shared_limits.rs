@@ -41,6 +41,9 @@ fn all_of(request: &LeaseRequest, share: u64) -> LeaseReply {
         share,
         grant_number: 1,
         drained_in: Duration::ZERO,
+        ceiling: u64::MAX,
+        hosts: 1,
+        quarantine: Duration::ZERO,
     }
 }
 
