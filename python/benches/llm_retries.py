@@ -4,8 +4,9 @@
 
 A provider counts requests and tokens over every window, and answers 429 with `Retry-After` to what is over. Four
 processes of 24 tasks ask it as often as they may: each task on its own, by a loop that retries as clients do; with
-`shmlimit.llm`; and with token-throttle on SQLite, if that is installed (it needs Python 3.12). The processor's time is
-that of the four processes.
+`shmlimit.llm`; with token-throttle on SQLite, if that is installed (it needs Python 3.12); and with LiteLLM's router on
+Redis, if `litellm`, `redis` and `redis-server` are. Its quotas are of a minute, so it knows no more than the rate. The
+processor's time is that of the four processes.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ import argparse
 import asyncio
 import importlib.util
 import json
+import logging
 import multiprocessing
+import os
 import random
 import resource
+import shutil
+import socket
+import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +41,7 @@ REQUESTS, TOKENS = 400, 150_000
 PROCESSES, TASKS = 4, 24
 LONGEST_ANSWER = 800
 # How late a request may reach the provider after it was admitted.
-SLACK = 0.2
+SLACK = 0.1
 
 
 class Provider:
@@ -65,10 +72,12 @@ def serve(line: Connection, window: float) -> None:
     provider = Provider(window)
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while question := await reader.readline():
-            answer = provider.answer(int(question))
-            await asyncio.sleep(random.uniform(0.05, 0.3) if answer["status"] == 200 else 0)
-            writer.write(json.dumps(answer).encode() + b"\n")
+        # A client may leave before it is answered, and asyncio would report how that ended.
+        with suppress(asyncio.CancelledError, ConnectionError):
+            while question := await reader.readline():
+                answer = provider.answer(int(question))
+                await asyncio.sleep(random.uniform(0.05, 0.3) if answer["status"] == 200 else 0)
+                writer.write(json.dumps(answer).encode() + b"\n")
         writer.close()
 
     async def main() -> None:
@@ -104,7 +113,7 @@ def with_shmlimit(directory: Path, window: float) -> Ask:
             sl.Calls("requests", REQUESTS, stretched, algorithm="sliding_window"),
             sl.Rate("tokens", TOKENS, stretched, algorithm="sliding_window"),
             # A sliding window takes back what is settled before a few dozen others have come.
-            sl.Concurrency("in_flight", 32),
+            sl.Concurrency("in_flight", 48),
         ],
     )
     limits = sl.open(directory / "provider.limits", declared)["provider"]
@@ -143,11 +152,65 @@ def with_token_throttle(directory: Path, window: float) -> Ask:
     return ask
 
 
+def with_litellm(directory: Path, window: float) -> Ask:
+    """LiteLLM's router, on Redis, with a model that is asked like those of the others."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    litellm: Any = importlib.import_module("litellm")
+    logging.disable()
+    asked: ContextVar[tuple[Send, int]] = ContextVar("asked")
+
+    class Model(litellm.CustomLLM):  # type: ignore[misc]
+        async def acompletion(self, *_: object, **__: object) -> Any:
+            send, prompt = asked.get()
+            answer = await send(prompt)
+            if answer.status_code == 429:
+                raise litellm.RateLimitError("429", llm_provider="bench", model="model")
+            return litellm.ModelResponse(usage=litellm.Usage(**answer.usage, total_tokens=sum(answer.usage.values())))
+
+    litellm.custom_provider_map = [{"provider": "bench", "custom_handler": Model()}]
+    quotas = {"rpm": int(REQUESTS * 60 / window), "tpm": int(TOKENS * 60 / window)}
+    router = litellm.Router(
+        model_list=[{"model_name": "model", "litellm_params": {"model": "bench/model", **quotas}}],
+        redis_host="127.0.0.1",
+        redis_port=int((directory / "port").read_text()),
+        routing_strategy="usage-based-routing-v2",
+        num_retries=0,
+        disable_cooldowns=True,
+    )
+
+    async def ask(send: Send, prompt: int, _left: float) -> None:
+        asked.set((send, prompt))
+        while True:
+            with suppress(litellm.RateLimitError):
+                await router.acompletion(model="model", messages=[{"role": "user", "content": "word " * prompt}])
+                return
+            await asyncio.sleep(1)
+
+    return ask
+
+
+@contextmanager
+def redis(directory: Path) -> Iterator[None]:
+    """A server of Redis, whose port is written down where its clients look."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    (directory / "port").write_text(port)
+    options = ["--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
+    server = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+
+
 CONTENDERS: dict[str, Callable[[Path, float], Ask]] = {
     "a loop that retries": lambda _directory, _window: retries,
     "shmlimit.llm": with_shmlimit,
     "token-throttle": with_token_throttle,
+    "LiteLLM's router": with_litellm,
 }
+NEEDS = {"token-throttle": ["token_throttle"], "LiteLLM's router": ["litellm", "redis"]}
 
 
 def work(contender: str, directory: Path, port: int, seconds: float, window: float) -> None:
@@ -183,7 +246,9 @@ def measure(contender: str, seconds: float, window: float) -> None:
     provider = context.Process(target=serve, args=(providers_end, window))
     provider.start()
     port = line.recv()
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, ExitStack() as servers:
+        if contender == "LiteLLM's router":
+            servers.enter_context(redis(Path(directory)))
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         arguments = (contender, Path(directory), port, seconds, window)
         clients = [context.Process(target=work, args=arguments) for _ in range(PROCESSES)]
@@ -208,7 +273,9 @@ def main() -> None:
     print(f"The provider allows {REQUESTS:,} requests and {TOKENS:,} tokens in {arguments.window:g} s.")
     print(f"{'':22}{'served':>10}{'tokens':>12}{'429':>10}{'processor':>14}")
     for contender in CONTENDERS:
-        if contender == "token-throttle" and importlib.util.find_spec("token_throttle") is None:
+        if any(importlib.util.find_spec(module) is None for module in NEEDS.get(contender, ())):
+            continue
+        if contender == "LiteLLM's router" and shutil.which("redis-server") is None:
             continue
         measure(contender, arguments.seconds, arguments.window)
 
