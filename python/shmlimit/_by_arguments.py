@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,15 +37,23 @@ def check_costs(costs: object) -> None:
 
 
 def check_timeout(timeout: float | timedelta | None) -> None:
-    """Rejects a negative timeout right away, for callers that use it only later.
+    """Rejects what is no timeout right away, for callers that use it only later.
 
     Args:
         timeout: The timeout; None is fine.
 
     Raises:
-        ValueError: It is negative.
+        TypeError: It is neither a number nor a `timedelta`.
+        ValueError: It is negative, or NaN.
     """
-    if timeout is not None and (timeout.total_seconds() if isinstance(timeout, timedelta) else timeout) < 0:
+    if timeout is None:
+        return
+    if not isinstance(timeout, timedelta) and not hasattr(timeout, "__float__") and not hasattr(timeout, "__index__"):
+        raise TypeError(f"{timeout!r} is no time: give seconds as a number, or a timedelta")
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    if math.isnan(seconds):
+        raise ValueError(f"{timeout!r} is no time: give seconds as a number, or a timedelta")
+    if seconds < 0:
         raise ValueError(
             f"timeout is {timeout!r}: give seconds from 0, which does not wait, or None to wait for as long as it takes"
         )

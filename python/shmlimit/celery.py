@@ -30,7 +30,7 @@ from celery.exceptions import (  # type: ignore[import-untyped, import-not-found
 )
 
 from shmlimit import Permit, Refused, Removed, SetHandle
-from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, Taken
+from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, Taken, check_timeout
 
 __all__ = ["LimitedTask", "limited"]
 
@@ -219,6 +219,7 @@ def limited(
     """
     takes = ByArguments(costs, key, tier, overrides)
     takes.refuse_asynchronous()
+    check_timeout(timeout)
     terms = _Terms(limits, takes, timeout, when_refused, max_refusals, retry_delay)
     parents = (LimitedTask,) if issubclass(LimitedTask, base) else (LimitedTask, base)
     return type("LimitedTask", parents, {"_terms": terms})

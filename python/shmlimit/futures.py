@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from shmlimit import Permit, SetHandle
-from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, Taken
+from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, Taken, check_timeout
 
 __all__ = ["LimitedExecutor", "current_permit"]
 
@@ -67,6 +67,7 @@ class LimitedExecutor(Executor):
         self._limits = limits
         self._takes = ByArguments(costs, key, tier, overrides)
         self._takes.refuse_asynchronous()
+        check_timeout(timeout)
         self._timeout = timeout
 
     def submit(

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple
 
 import shmlimit
 from shmlimit import Permit, Refusal, Refused, SetHandle, _native
-from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, Taken
+from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, Taken, check_timeout
 from shmlimit._callables import answered, awaited, refuse_asynchronous
 from shmlimit._event_loops import in_thread
 from shmlimit._web.client_address import AddressWatch, ClientAddress
@@ -209,6 +209,7 @@ class AdmissionControl(Generic[Request]):
         self._takes = ByArguments(costs, None if isinstance(key, (Header, ClientAddress)) else key, tier, overrides)
         # Only needed if clients are told apart by the connection's own address.
         self._watch = AddressWatch() if isinstance(key, ClientAddress) and key.is_of_connection else None
+        check_timeout(timeout)
         self._timeout = timeout
         self._exempt = exempt
         self._on_error = on_error
@@ -308,7 +309,7 @@ class AdmissionControl(Generic[Request]):
             return Answer(*_native.PolicyHeaders.without_a_key())
         if self._timeout is None:
             return _Question(key, taken.costs, taken.tier, taken.overrides, None)
-        seconds = self._timeout.total_seconds() if isinstance(self._timeout, timedelta) else self._timeout
+        seconds = self._timeout.total_seconds() if isinstance(self._timeout, timedelta) else float(self._timeout)
         return _Question(key, taken.costs, taken.tier, taken.overrides, time.monotonic() + seconds)
 
     def _decided(self, decided: Permit | Refusal | Checked, asked: _Asked) -> Admission | Answer:

@@ -61,6 +61,35 @@ def test_a_negative_timeout_is_an_error_at_the_call(open_set, timeout):
         limits.acquire(timeout=0)
 
 
+WRONG_TIMES = [("5s", TypeError), ([5], TypeError), (float("nan"), ValueError)]
+
+
+@pytest.mark.parametrize(("given", "error"), WRONG_TIMES)
+def test_what_is_no_time_is_named_wherever_one_is_given(open_set, given, error):
+    celery, futures = pytest.importorskip("shmlimit.celery"), pytest.importorskip("shmlimit.futures")
+    web = [pytest.importorskip(f"shmlimit.{name}") for name in ("asgi", "wsgi")]
+    fastapi = pytest.importorskip("shmlimit.fastapi")
+    limits = open_set(NAMED)
+    pool = sl.Pool([limits])
+    permit = limits.acquire({"requests": 0})
+    calls = [
+        *(lambda call=call: call(timeout=given) for call in (limits.acquire, limits.acquire_async, limits.limited)),
+        *(lambda call=call: call(timeout=given) for call in (pool.acquire, pool.acquire_async)),
+        lambda: limits.reserve(max_delay=given),
+        lambda: limits.throttle(given),
+        lambda: permit.throttled(given),
+        lambda: permit.respect({"retry-after": "1"}, status=429, max_wait=given),
+        lambda: sl.open(limits.path, lock_timeout=given),
+        lambda: celery.limited(limits, timeout=given),
+        lambda: futures.LimitedExecutor(None, limits, timeout=given),
+        *(lambda each=each: each.LimitMiddleware(None, limits, timeout=given) for each in web),
+        lambda: fastapi.Limited(limits, timeout=given),
+    ]
+    for call in calls:
+        with pytest.raises(error, match=f"^{re.escape(repr(given))} is no time: give seconds"):
+            call()
+
+
 def test_costs_that_are_only_used_later_are_looked_at_at_the_call(open_set):
     limits = open_set(NAMED)
     for call in [limits.acquire_async, sl.Pool([limits]).acquire_async]:

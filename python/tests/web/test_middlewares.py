@@ -6,6 +6,9 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -386,6 +389,15 @@ def test_a_key_that_is_no_way_to_find_one_is_refused_at_once(limited: Limited, d
         limited(limits, on_error="ignore")
     with pytest.raises(ValueError, match="advertise"):
         limited(limits, advertise="sometimes")
+
+
+@pytest.mark.parametrize("timeout", [0.01, Decimal("0.01"), Fraction(1, 100), timedelta(milliseconds=10)])
+def test_a_timeout_is_a_number_of_seconds_of_any_class(limited: Limited, declare: Declare, timeout: Any) -> None:
+    limits = declare(sl.Concurrency("in_flight", 1))
+    get = limited(limits, timeout=timeout)
+    assert get().status_code == 200
+    with limits.acquire():
+        assert get().status_code == 429
 
 
 def _successor(path: str, *limits: Any, **options: Any) -> sl.Segment:
