@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use shmlimit::fleet::{Asked, Duty, LeaseRequest, StoreProblem};
+use shmlimit::fleet::{Asked, Duty, LeaseRequest, NamedProblem, StoreProblem};
 
 use crate::backoff::Backoff;
 use crate::store::answer::StoreAnswer;
@@ -82,7 +82,7 @@ impl Exchange {
             Err(error) => {
                 let retry_in = self.backoff.after_failure(pipeline.longest_wait());
                 for asked in &pipeline.asked {
-                    report(duty, asked, problem_of(&error), retry_in);
+                    report(duty, asked, error.named_problem(), retry_in);
                 }
                 return Some(error);
             }
@@ -94,7 +94,7 @@ impl Exchange {
                 Err(error) => {
                     let retry_in =
                         *retry_in.get_or_insert_with(|| self.backoff.after_failure(pipeline.longest_wait()));
-                    report(duty, asked, problem_of(&error), retry_in);
+                    report(duty, asked, error.named_problem(), retry_in);
                     problem = Some(error);
                 }
             }
@@ -144,20 +144,7 @@ impl Exchange {
     }
 }
 
-fn report(duty: &Duty, asked: &Asked, problem: StoreProblem, retry_in: Duration) {
+fn report(duty: &Duty, asked: &Asked, problem: impl Into<NamedProblem>, retry_in: Duration) {
     // If it cannot be recorded now, it is found again when the request is repeated.
     let _ = duty.report(asked, problem, retry_in);
-}
-
-fn problem_of(error: &StoreError) -> StoreProblem {
-    match error {
-        StoreError::AccessDenied { .. } | StoreError::Credentials(_) => StoreProblem::Denied,
-        StoreError::NoScripts { .. } | StoreError::Terms { .. } | StoreError::Address(_) => {
-            StoreProblem::Unsupported
-        }
-        StoreError::Mismatch { .. } => StoreProblem::Mismatch,
-        StoreError::WrongKey { .. } => StoreProblem::WrongKey,
-        StoreError::Stale { .. } => StoreProblem::Stale,
-        StoreError::Unreachable { .. } | StoreError::Unexpected { .. } => StoreProblem::Unreachable,
-    }
 }

@@ -251,7 +251,8 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         """The state of this process's thread that asks the store that hosts share; None if there is none.
 
         It has `running`; `problem`, which says why the thread could not be started or what was wrong with the store at
-        its last attempt, or None; `round_trips`; `failures`; and `duties`, how often this process was the one on its
+        its last attempt, in the store's own words, or None; `cause`, what was wrong with the store in one word, such as
+        `"refused"`, `"timed_out"`, `"out_of_memory"`, `"read_only"` or `"not_permitted"`, or None; `round_trips`; `failures`; and `duties`, how often this process was the one on its
         host to ask. Leases are in `snapshot`.
         """
         state: dict[str, Any] | None = json.loads(self._store_thread())

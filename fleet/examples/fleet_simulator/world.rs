@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use shmlimit::declare::FleetLease;
+use shmlimit::fleet::StoreProblem;
 use shmlimit::{Algorithm, Declaration, Limit, SetDeclaration};
 use shmlimit_fleet::model::StoreModel;
 use shmlimit_fleet::{Answers, Pipeline, StoreError};
@@ -223,8 +224,10 @@ impl World {
             }
             Event::GiveUp(host, number) => {
                 self.hosts[host].advance(START, self.now);
-                let error = StoreError::Unreachable {
+                let error = StoreError::Unavailable {
                     at: "the simulated store".to_owned(),
+                    problem: StoreProblem::TimedOut,
+                    name: String::new(),
                     reason: "no answer in time".to_owned(),
                 };
                 if self.hosts[host].settle(number, Err(error)) {

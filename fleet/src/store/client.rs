@@ -1,5 +1,6 @@
 //! The connection to the store, one for all limits of a segment.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use redis::cluster::{ClusterClient, ClusterConnection};
@@ -7,27 +8,19 @@ use redis::{
     Client, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, RedisError, ServerErrorKind, TlsCertificates, TlsMode, Value,
 };
-use shmlimit::fleet::LeaseRequest;
+use shmlimit::fleet::{LeaseRequest, StoreProblem};
 
 use crate::exchange::Answers;
 use crate::protocol::{LEASE_SCRIPT, add_arguments, read_answer};
 use crate::store::address::{Node, StoreAddress, Topology};
 use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
+use crate::store::failure::problem_of;
+use crate::store::sentinels::{self, Named, Sentinels};
 use crate::terms::Terms;
 
-/// What servers say that cannot be written to for a while, possibly within the error of a script.
-const OUTAGES: &[&str] = &[
-    "READONLY",
-    "LOADING",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "OOM",
-    "MISCONF",
-    "NOREPLICAS",
-    "BUSY",
-];
+/// How long sentinels may take to confirm the primary. It goes on as such if none of them does.
+const CONFIRMATION: Duration = Duration::from_millis(250);
 
 /// How many times a request to a cluster is resent, to another server or after a pause.
 const CLUSTER_RETRIES: u32 = 2;
@@ -59,8 +52,7 @@ pub struct StoreClient {
     timeouts: Timeouts,
     sha: String,
     link: Option<Link>,
-    /// The sentinel to ask first: one that answered before.
-    first_sentinel: usize,
+    sentinels: Sentinels,
 }
 
 impl std::fmt::Debug for StoreClient {
@@ -77,6 +69,7 @@ impl std::fmt::Debug for StoreClient {
 enum Link {
     Server {
         connection: Box<Connection>,
+        node: Node,
         /// Identifies the server's process: another one may have lost what this one acknowledged.
         run: String,
     },
@@ -94,7 +87,7 @@ impl StoreClient {
             timeouts,
             sha: redis::Script::new(LEASE_SCRIPT).get_hash().to_owned(),
             link: None,
-            first_sentinel: 0,
+            sentinels: Sentinels::default(),
         }
     }
 
@@ -127,17 +120,19 @@ impl StoreClient {
     ///
     /// [`StoreError`] if no request was answered. Errors of single requests are among the answers.
     pub fn ask(&mut self, requests: &[(LeaseRequest, Terms)]) -> Answers {
-        let mut link = match self.link.take() {
+        let known = self.link.take();
+        let mut link = match known.filter(|link| self.is_still_primary(link)) {
             Some(link) => link,
             None => self.connect()?,
         };
+        let has_sentinels = matches!(self.address.topology, Topology::Sentinel { .. });
         let results = match &mut link {
-            Link::Server { connection, run } => {
+            Link::Server { connection, run, .. } => {
                 connection
                     .set_read_timeout(Some(self.timeouts.answer))
                     .and_then(|()| connection.set_write_timeout(Some(self.timeouts.answer)))
                     .map_err(|error| self.failure(&error))?;
-                ask_server(connection.as_mut(), run, &self.sha, requests)
+                ask_server(connection.as_mut(), run, &self.sha, has_sentinels, requests)
             }
             Link::Cluster(connection) => Ok(ask_cluster(connection, &self.sha, requests)),
         };
@@ -167,15 +162,15 @@ impl StoreClient {
 
     fn connect(&mut self) -> Result<Link, StoreError> {
         install_provider();
-        let link = match &self.address.topology {
-            Topology::Single(node) => self.server_link(node),
+        let link = match self.address.topology.clone() {
+            Topology::Single(node) => self.server_link(&node),
             Topology::Sentinel { sentinels, primary } => {
-                let (found, first_sentinel) = self.primary(sentinels, primary);
-                let link = found.and_then(|node| self.server_link(&node));
-                self.first_sentinel = first_sentinel;
-                link
+                let Timeouts { connect, answer } = self.timeouts;
+                let within = (connect + answer, connect + answer);
+                let found = self.primary(&sentinels, &primary, false, within);
+                found.and_then(|node| self.server_link(&node))
             }
-            Topology::Cluster(nodes) => self.cluster(nodes).map(|link| Link::Cluster(Box::new(link))),
+            Topology::Cluster(nodes) => self.cluster(&nodes).map(|link| Link::Cluster(Box::new(link))),
         };
         link.map_err(|error| self.failure(&error))
     }
@@ -249,39 +244,48 @@ impl StoreClient {
             .unwrap_or_default();
         Ok(Link::Server {
             connection: Box::new(connection),
+            node: node.clone(),
             run: run.trim().to_owned(),
         })
     }
 
-    /// The address of the primary according to the sentinels, asked one after the other while time is left, and which
-    /// sentinel to ask first next time. The first script finds out whether it still is the primary, because it
-    /// writes.
-    fn primary(&self, sentinels: &[Node], name: &str) -> (Result<Node, RedisError>, usize) {
-        let until = Instant::now() + self.timeouts.connect + self.timeouts.answer;
-        let mut failure = (
-            ErrorKind::MasterNameNotFoundBySentinel,
-            "no sentinel has answered",
-        )
-            .into();
-        for turn in 0..sentinels.len() {
-            let index = (self.first_sentinel + turn) % sentinels.len();
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return (Err(failure), index);
-            }
-            match sentinels
-                .get(index)
-                .map(|sentinel| self.ask_sentinel(sentinel, name, left))
-            {
-                Some(Ok(node)) => return (Ok(node), index),
-                Some(Err(error)) => failure = error,
-                None => {}
-            }
+    /// Whether sentinels still name the server of a link as the primary. They are asked once a second: a former primary
+    /// takes writes for as long as nobody has told it. If none of them answers, nothing is known to have changed.
+    fn is_still_primary(&mut self, link: &Link) -> bool {
+        let (Topology::Sentinel { sentinels, primary }, Link::Server { node, .. }) =
+            (&self.address.topology, link)
+        else {
+            return true;
+        };
+        if !self.sentinels.are_due() {
+            return true;
         }
-        (Err(failure), self.first_sentinel)
+        let (sentinels, primary) = (sentinels.clone(), primary.clone());
+        let total = CONFIRMATION.min(self.timeouts.answer);
+        let each = total / u32::try_from(sentinels.len()).unwrap_or(u32::MAX).max(1);
+        let found = self.primary(&sentinels, &primary, true, (total, each));
+        found.map_or(true, |found| found == *node)
     }
 
-    fn ask_sentinel(&self, sentinel: &Node, name: &str, left: Duration) -> Result<Node, RedisError> {
+    /// The address of the primary according to the sentinels. Each answer finds out whether it still is that.
+    fn primary(
+        &mut self,
+        sentinels: &[Node],
+        name: &str,
+        begins_with_next: bool,
+        within: (Duration, Duration),
+    ) -> Result<Node, RedisError> {
+        let mut known = std::mem::take(&mut self.sentinels);
+        let ask = |index: usize, left| match sentinels.get(index) {
+            Some(sentinel) => self.ask_sentinel(sentinel, name, left),
+            None => Err(io::Error::from(io::ErrorKind::NotFound).into()),
+        };
+        let found = known.primary(sentinels.len(), begins_with_next, within, ask);
+        self.sentinels = known;
+        found
+    }
+
+    fn ask_sentinel(&self, sentinel: &Node, name: &str, left: Duration) -> Named {
         let begun = Instant::now();
         let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
         if self.address.sentinels_authenticate {
@@ -294,14 +298,7 @@ impl StoreClient {
         let answer = Some(self.timeouts.answer.min(left));
         connection.set_read_timeout(answer)?;
         connection.set_write_timeout(answer)?;
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("get-master-addr-by-name").arg(name);
-        let found: Option<(String, u16)> = command.query(&mut connection)?;
-        let (host, port) = found.ok_or((
-            ErrorKind::MasterNameNotFoundBySentinel,
-            "a sentinel knows no primary of that name",
-        ))?;
-        Ok(Node { host, port })
+        sentinels::answer(sentinels::question(name).query(&mut connection)?)
     }
 
     fn cluster(&self, nodes: &[Node]) -> Result<ClusterConnection, RedisError> {
@@ -332,40 +329,20 @@ impl StoreClient {
     }
 
     fn unexpected(&self, reason: &str) -> StoreError {
-        StoreError::Unexpected {
-            at: self.address.to_string(),
-            reason: self.credentials.scrub(reason),
-        }
+        self.unavailable(StoreProblem::Unexpected, String::new(), reason)
     }
 
     fn failure(&self, error: &RedisError) -> StoreError {
-        let at = self.address.to_string();
-        let reason = self.credentials.scrub(&error.to_string());
-        match error.kind() {
-            ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => {
-                StoreError::AccessDenied { at, reason }
-            }
-            _ if matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM")) => {
-                StoreError::AccessDenied { at, reason }
-            }
-            ErrorKind::Server(
-                ServerErrorKind::BusyLoading
-                | ServerErrorKind::Moved
-                | ServerErrorKind::Ask
-                | ServerErrorKind::TryAgain
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ReadOnly,
-            )
-            | ErrorKind::Io
-            | ErrorKind::Parse
-            | ErrorKind::ClusterConnectionNotFound
-            | ErrorKind::MasterNameNotFoundBySentinel => StoreError::Unreachable { at, reason },
-            _ if OUTAGES.iter().any(|outage| reason.contains(outage)) => {
-                StoreError::Unreachable { at, reason }
-            }
-            _ if reason.contains("unknown command") => StoreError::NoScripts { at, reason },
-            _ => StoreError::Unexpected { at, reason },
+        let (problem, name) = problem_of(error, self.address.is_tls);
+        self.unavailable(problem, name, &error.to_string())
+    }
+
+    fn unavailable(&self, problem: StoreProblem, name: String, reason: &str) -> StoreError {
+        StoreError::Unavailable {
+            at: self.address.to_string(),
+            problem,
+            name,
+            reason: self.credentials.scrub(reason),
         }
     }
 }
@@ -383,12 +360,23 @@ fn is_missing_script(result: &Result<Value, RedisError>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == kind)
 }
 
+fn is_replica(replication: &Result<Value, RedisError>) -> bool {
+    let text: Option<String> = replication
+        .as_ref()
+        .ok()
+        .and_then(|value| redis::from_redis_value(value.clone()).ok());
+    text.is_some_and(|text| text.lines().any(|line| line.trim_end() == "role:slave"))
+}
+
 type Results = Vec<Result<Value, RedisError>>;
 
+/// Sends requests to one server. `checks_role`: the answers only count if the server then still is a primary, also in
+/// its own view. Where it is not, it may have been told so before it granted anything.
 fn ask_server(
     connection: &mut dyn ConnectionLike,
     run: &str,
     sha: &str,
+    checks_role: bool,
     requests: &[(LeaseRequest, Terms)],
 ) -> Result<Results, RedisError> {
     let mut pipeline = redis::pipe();
@@ -398,7 +386,14 @@ fn ask_server(
         add_arguments(&mut command, run, terms, request);
         pipeline.add_command(command);
     }
+    if checks_role {
+        pipeline.cmd("INFO").arg("replication");
+    }
     let mut results: Results = pipeline.ignore_errors().query(connection)?;
+    if checks_role && results.pop().is_some_and(|role| is_replica(&role)) {
+        let reason = "its role is no longer that of the primary";
+        return Err((ErrorKind::Server(ServerErrorKind::ReadOnly), reason).into());
+    }
     for (result, (request, terms)) in results.iter_mut().zip(requests) {
         if is_missing_script(result) {
             // EVAL also caches the script for the next EVALSHA.

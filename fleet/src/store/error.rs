@@ -1,5 +1,6 @@
 //! What can go wrong between a host and the store.
 
+use shmlimit::fleet::{NamedProblem, StoreProblem};
 use thiserror::Error;
 
 use crate::message::debug_is_message;
@@ -55,42 +56,16 @@ pub enum StoreError {
         /// The limit's key in the store.
         key: String,
     },
-    /// The store did not answer, or said that it is out of service. It is asked again later.
-    #[error("the store at {at} cannot be reached: {reason}")]
-    Unreachable {
+    /// The store did not answer, or answered with an error.
+    #[error("the store at {at} {}: {reason}; {}", .problem.description(), .problem.advice())]
+    Unavailable {
         /// The declared address.
         at: String,
+        /// What is wrong.
+        problem: StoreProblem,
+        /// What the server named with it, such as the command that the user may not run; empty if nothing.
+        name: String,
         /// What the network or the server said.
-        reason: String,
-    },
-    /// The server does not accept the user or password, or does not allow this user the commands.
-    #[error(
-        "the store at {at} denies access: {reason}; it needs the user of SHMLIMIT_FLEET_USERNAME with the password of \
-         SHMLIMIT_FLEET_PASSWORD or SHMLIMIT_FLEET_PASSWORD_FILE, who may use EVALSHA, EVAL, INFO, and hashes with \
-         keys shmlimit:*"
-    )]
-    AccessDenied {
-        /// The declared address.
-        at: String,
-        /// What the server said.
-        reason: String,
-    },
-    /// The server does not support scripts.
-    #[error(
-        "the store at {at} runs no scripts ({reason}): it must be Redis 5 or later, Valkey, or compatible with them"
-    )]
-    NoScripts {
-        /// The declared address.
-        at: String,
-        /// What the server said.
-        reason: String,
-    },
-    /// An answer that is not part of the protocol.
-    #[error("the store at {at} answered what was not expected: {reason}")]
-    Unexpected {
-        /// The declared address.
-        at: String,
-        /// What the server answered.
         reason: String,
     },
 }
@@ -98,15 +73,37 @@ pub enum StoreError {
 debug_is_message!(StoreError);
 
 impl StoreError {
+    /// What is wrong, as the segment records it.
+    #[must_use]
+    pub fn problem(&self) -> StoreProblem {
+        match self {
+            Self::Unavailable { problem, .. } => *problem,
+            Self::Credentials(_) => StoreProblem::Denied,
+            Self::Terms { .. } | Self::Address(_) => StoreProblem::Unsupported,
+            Self::Mismatch { .. } => StoreProblem::Mismatch,
+            Self::WrongKey { .. } => StoreProblem::WrongKey,
+            Self::Stale { .. } => StoreProblem::Stale,
+        }
+    }
+
+    /// The same with what the server named.
+    #[must_use]
+    pub fn named_problem(&self) -> NamedProblem {
+        match self {
+            Self::Unavailable { problem, name, .. } => problem.naming(name),
+            _ => self.problem().into(),
+        }
+    }
+
     /// Whether time alone can fix it: an outage rather than a mistake.
     #[must_use]
     pub fn is_outage(&self) -> bool {
-        matches!(self, Self::Unreachable { .. })
+        matches!(self, Self::Unavailable { problem, .. } if problem.may_pass())
     }
 
     /// Whether the user or password of this process is wrong. Another process may have the right ones.
     #[must_use]
     pub fn is_denial(&self) -> bool {
-        matches!(self, Self::AccessDenied { .. } | Self::Credentials(_))
+        matches!(self.problem(), StoreProblem::Denied | StoreProblem::NotPermitted)
     }
 }

@@ -5,3 +5,5 @@ pub mod answer;
 pub mod client;
 pub mod credentials;
 pub mod error;
+mod failure;
+mod sentinels;

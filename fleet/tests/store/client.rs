@@ -1,10 +1,9 @@
-//! The client with a real server: what it grants to which host, and its errors.
+//! The client with a real server: what it grants to which host.
 
 use std::time::{Duration, Instant};
 
 use crate::requests::{backlog, request};
-use crate::scene;
-use crate::scene::{DEADLINE, PASSWORD, Server, client, server_program};
+use crate::scene::{DEADLINE, Server, server_program};
 use shmlimit::declare::Kind;
 use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
 use shmlimit_fleet::protocol::store_key;
@@ -14,17 +13,17 @@ use shmlimit_fleet::{Grant, StoreAnswer, StoreClient, StoreError, Terms, differe
 const LONG: Duration = Duration::from_secs(3_600);
 
 /// A limit that is not replenished while a test runs.
-fn thousand() -> LeasedLimit {
+pub fn thousand() -> LeasedLimit {
     backlog(1_000, LONG * 1_000, 1_000, LONG)
 }
 
-fn ask(client: &mut StoreClient, request: &LeaseRequest) -> Result<StoreAnswer, StoreError> {
+pub fn ask(client: &mut StoreClient, request: &LeaseRequest) -> Result<StoreAnswer, StoreError> {
     let terms = Terms::new(&request.declared, 0).expect("countable");
     let mut answered = client.ask(&[(request.clone(), terms)])?;
     answered.pop().expect("an answer")
 }
 
-fn grant(client: &mut StoreClient, request: &LeaseRequest) -> Grant {
+pub fn grant(client: &mut StoreClient, request: &LeaseRequest) -> Grant {
     match ask(client, request) {
         Ok(StoreAnswer::Granted(grant)) => grant,
         other => panic!("{other:?} to {request:?}"),
@@ -462,117 +461,4 @@ fn grant_numbers_rise_over_a_store_that_has_lost_everything() {
         ..request(&limit, 2, 2, 1)
     };
     assert!(number(grant(&mut client, &knowing)) > after + 1_000_000);
-}
-
-#[test]
-fn says_that_access_is_denied_without_the_password() {
-    let Some(program) = server_program() else { return };
-    let server = Server::start(&program);
-    for protocol in ["resp2", "resp3"] {
-        let url = format!("{}?protocol={protocol}", server.url());
-        let mut wrong = client(&url, "wr0ng-s3cret");
-        let error = ask(&mut wrong, &request(&thousand(), 1, 1, 1)).expect_err("denied");
-        assert!(matches!(error, StoreError::AccessDenied { .. }), "{error:?}");
-        let said = format!("{error} {error:?} {wrong:?}");
-        assert!(
-            !said.contains("wr0ng-s3cret") && !said.contains(PASSWORD),
-            "{said}"
-        );
-        let mut right = client(&url, PASSWORD);
-        assert_eq!(grant(&mut right, &request(&thousand(), 1, 1, 0)).kept, 0);
-    }
-}
-
-#[test]
-fn says_what_a_user_must_be_allowed() {
-    let Some(program) = server_program() else { return };
-    let server = Server::start(&program);
-    let mut connection = server.connection();
-    let user = |rules: &[&str], connection: &mut redis::Connection| {
-        let mut command = redis::cmd("ACL");
-        command
-            .arg("SETUSER")
-            .arg("limits")
-            .arg("reset")
-            .arg("on")
-            .arg(">s3cret");
-        for rule in rules {
-            command.arg(rule);
-        }
-        command.query::<()>(connection).expect("a user");
-    };
-    let as_user = || {
-        let address = server.url().parse().expect("valid");
-        let credentials = shmlimit_fleet::Credentials::none()
-            .with_username("limits")
-            .with_password("s3cret");
-        StoreClient::new(address, credentials, scene::patient())
-    };
-    let needed = [
-        "~shmlimit:*",
-        "+evalsha",
-        "+eval",
-        "+info",
-        "+time",
-        "+hmget",
-        "+hset",
-        "+hlen",
-        "+hdel",
-        "+hscan",
-        "+pexpire",
-        "+type",
-    ];
-    user(&needed, &mut connection);
-    assert_eq!(
-        grant(&mut as_user(), &request(&thousand(), 1, 1, 5))
-            .reply
-            .granted,
-        5
-    );
-    user(&needed[..2], &mut connection);
-    let error = ask(&mut as_user(), &request(&thousand(), 1, 2, 5)).expect_err("denied");
-    assert!(matches!(error, StoreError::AccessDenied { .. }), "{error:?}");
-    user(&["~other:*", "+@all"], &mut connection);
-    let error = ask(&mut as_user(), &request(&thousand(), 1, 2, 5)).expect_err("denied");
-    assert!(matches!(error, StoreError::AccessDenied { .. }), "{error:?}");
-}
-
-#[test]
-fn takes_a_replica_for_an_outage() {
-    let Some(program) = server_program() else { return };
-    let primary = Server::start(&program);
-    let port = primary.port.to_string();
-    let arguments = [
-        "--requirepass",
-        PASSWORD,
-        "--masterauth",
-        PASSWORD,
-        "--replicaof",
-        "127.0.0.1",
-        &port,
-    ];
-    let replica = Server::start_with(&program, &arguments);
-    let mut client = replica.client();
-    let error = ask(&mut client, &request(&thousand(), 1, 1, 1)).expect_err("read-only");
-    assert!(error.is_outage(), "{error:?}");
-}
-
-#[test]
-fn takes_servers_that_do_not_answer_or_are_none_for_an_outage() {
-    let port = scene::free_port();
-    let mut nothing = client(&format!("redis://127.0.0.1:{port}"), PASSWORD);
-    let error = ask(&mut nothing, &request(&thousand(), 1, 1, 1)).expect_err("nothing listens");
-    assert!(error.is_outage(), "{error:?}");
-    // It accepts connections and says nothing.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = format!("redis://{}", listener.local_addr().expect("an address"));
-    let soon = Duration::from_millis(50);
-    let timeouts = shmlimit_fleet::Timeouts {
-        connect: soon,
-        answer: soon,
-    };
-    let credentials = shmlimit_fleet::Credentials::none();
-    let mut silent = StoreClient::new(address.parse().expect("valid"), credentials, timeouts);
-    let error = ask(&mut silent, &request(&thousand(), 1, 1, 1)).expect_err("it is silent");
-    assert!(error.is_outage(), "{error:?}");
 }

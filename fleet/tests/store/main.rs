@@ -2,6 +2,7 @@
 
 mod client;
 mod model;
+mod problems;
 mod requests;
 #[path = "../scene/mod.rs"]
 mod scene;

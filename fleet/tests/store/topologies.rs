@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::requests::{self, backlog};
 use crate::scene;
+use crate::scene::fake_sentinel::FakeSentinel;
 use crate::scene::proxy::Proxy;
 use crate::scene::{DEADLINE, PASSWORD, Server, patient, server_program, wait_for};
-use shmlimit::fleet::{LeaseRequest, LeasedLimit};
+use shmlimit::fleet::{LeaseRequest, LeasedLimit, StoreProblem};
 use shmlimit_fleet::{Credentials, StoreAnswer, StoreClient, StoreError, Terms, Timeouts};
 
 fn limit(lease: Duration) -> LeasedLimit {
@@ -104,7 +105,7 @@ fn asks_over_tls_and_only_servers_that_it_trusts() {
     let error = other
         .ask(&[request("org/tls", 2, 10, LEASE)])
         .expect_err("not trusted");
-    assert!(error.is_outage(), "{error:?}");
+    assert_eq!(error.problem(), StoreProblem::TlsFailed, "{error:?}");
 }
 
 #[test]
@@ -265,4 +266,71 @@ fn follows_a_sentinel_to_the_new_primary() {
     assert!(quarantined > 0 && outages > 0, "{quarantined} and {outages}");
     // The first grant is spent.
     assert_eq!(after, 400);
+}
+
+/// Sentinels promote the replica, but nobody has told the primary yet: it still takes writes on the connection that the
+/// client has. The client leaves it, because it asks the sentinels again.
+#[test]
+fn leaves_a_former_primary_that_still_takes_writes() {
+    let Some(program) = server_program() else { return };
+    let lease = Duration::from_secs(1);
+    let lax = [
+        "--requirepass",
+        PASSWORD,
+        "--masterauth",
+        PASSWORD,
+        "--replica-read-only",
+        "no",
+    ];
+    let former = Server::start_with(&program, &lax);
+    let port = former.port.to_string();
+    let mut arguments = lax.to_vec();
+    arguments.extend(["--replicaof", "127.0.0.1", &port]);
+    let next = Server::start_with(&program, &arguments);
+    let sentinel = FakeSentinel::start(former.port, 1);
+    let url = format!("redis+sentinel://127.0.0.1:{}/limits", sentinel.port);
+    let mut client = scene::client(&url, PASSWORD);
+    let answered = client
+        .ask(&[request("org/ha", 1, 600, lease)])
+        .expect("an answer");
+    assert_eq!(granted(&answered[0]), 600);
+    let wait = || {
+        redis::cmd("WAIT")
+            .arg(1)
+            .arg(60_000)
+            .query::<u64>(&mut former.connection())
+    };
+    wait_for("the replica to have it", || {
+        wait().is_ok_and(|replicas| replicas == 1)
+    });
+    let become_of = |server: &Server, [host, port]: [&str; 2]| {
+        let mut command = redis::cmd("REPLICAOF");
+        command.arg(host).arg(port);
+        command
+            .query::<()>(&mut server.connection())
+            .expect("another role");
+    };
+    become_of(&next, ["NO", "ONE"]);
+    sentinel.name(next.port, 2);
+    let begun = Instant::now();
+    // The next primary is another process: it grants nothing for one lease.
+    loop {
+        assert!(begun.elapsed() < DEADLINE, "it stays with the former primary");
+        match &client
+            .ask(&[request("org/ha", 2, 100, lease)])
+            .expect("an answer")[0]
+        {
+            Ok(StoreAnswer::Quarantine { .. }) => break,
+            Ok(StoreAnswer::Granted(_)) => thread::sleep(Duration::from_millis(10)),
+            other => panic!("{other:?}"),
+        }
+    }
+    // A server that is a replica is left even where it takes writes and a sentinel names it.
+    become_of(&former, ["127.0.0.1", &next.port.to_string()]);
+    sentinel.name(former.port, 3);
+    client.disconnect();
+    let error = client
+        .ask(&[request("org/ha", 2, 100, lease)])
+        .expect_err("a replica");
+    assert_eq!(error.problem(), StoreProblem::ReadOnly, "{error:?}");
 }

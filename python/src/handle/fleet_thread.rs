@@ -27,6 +27,7 @@ pub struct FleetThread {
 struct State {
     running: bool,
     problem: Option<String>,
+    cause: Option<&'static str>,
     round_trips: u64,
     failures: u64,
     duties: u64,
@@ -65,9 +66,11 @@ impl FleetThread {
         match &*self.started.lock().unwrap_or_else(PoisonError::into_inner) {
             Ok(refresher) => {
                 let counts = refresher.counts();
+                let problem = refresher.problem();
                 State {
                     running: refresher.is_running(),
-                    problem: refresher.problem().map(|problem| problem.to_string()),
+                    cause: problem.as_ref().map(|problem| problem.problem().as_str()),
+                    problem: problem.map(|problem| problem.to_string()),
                     round_trips: counts.round_trips,
                     failures: counts.failures,
                     duties: counts.duties,
@@ -76,6 +79,7 @@ impl FleetThread {
             Err(problem) => State {
                 running: false,
                 problem: Some(problem.clone()),
+                cause: None,
                 round_trips: 0,
                 failures: 0,
                 duties: 0,

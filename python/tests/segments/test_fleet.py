@@ -195,6 +195,9 @@ def test_a_store_that_is_out_is_a_state_and_no_error(tmp_path: Path) -> None:
     until(lambda: state_of(segment)["problem"] and lease_of(segment)["problem"], "a problem")
     state = state_of(segment)
     assert state["running"]
+    assert (state["cause"], lease_of(segment)["problem"]) == ("refused", "refused")
+    assert "nothing listens at its address" in state["problem"]
+    assert lease_of(segment)["refusing"]
     assert state["failures"] > 0
     assert state["round_trips"] == 0
     assert not is_admitted(segment)

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::lease_request::{LeaseReply, LeaseRequest, LeasedLimit};
-use super::store_problem::StoreProblem;
+use super::store_problem::{NamedProblem, StoreProblem};
 use crate::api::segment::Segment;
 use crate::declaration::FleetOptions;
 use crate::declaration::stored::StoredSet;
@@ -254,21 +254,28 @@ impl Duty {
         Ok(self.engine().install_lease(&asked.lease, answer)?)
     }
 
-    /// Records that an attempt failed. The first [`ask`](Self::ask) after `retry_in` repeats the request. Problems
+    /// Records that an attempt failed, and why: a [`StoreProblem`], or one that [names](StoreProblem::naming) something.
+    /// The first [`ask`](Self::ask) after `retry_in` repeats the request. Problems
     /// other than [`Stale`](StoreProblem::Stale) put the limit's outage
     /// policy into force until a request is answered. Has no effect if another process has taken over duty.
     ///
     /// # Errors
     ///
     /// See [`install`](Self::install).
-    pub fn report(&self, asked: &Asked, problem: StoreProblem, retry_in: Duration) -> Result<(), Error> {
+    pub fn report(
+        &self,
+        asked: &Asked,
+        problem: impl Into<NamedProblem>,
+        retry_in: Duration,
+    ) -> Result<(), Error> {
         if !self.is_held() {
             return Ok(());
         }
+        let named = problem.into();
         let problem = Problem {
-            code: problem.code(),
-            is_outage: problem.is_outage(),
-            new_identity: (problem == StoreProblem::Stale).then(new_identity),
+            code: named.code(),
+            is_outage: named.problem.is_outage(),
+            new_identity: (named.problem == StoreProblem::Stale).then(new_identity),
         };
         let retry_in = nanos_from_duration(retry_in).unwrap_or(u64::MAX);
         Ok(self.engine().fail_lease(&asked.lease, problem, retry_in)?)

@@ -60,6 +60,11 @@ pub struct LeaseSnapshot {
     pub share: u64,
     /// Why the store granted nothing when it was last asked; `None` if it answered.
     pub problem: Option<StoreProblem>,
+    /// What the store named with that problem, such as the command that the user may not run.
+    pub problem_names: Option<String>,
+    /// Whether nothing can be spent now because of that problem, so that requests are refused. False while a lease or
+    /// the [outage policy](crate::declare::Outage) bridges it.
+    pub refusing: bool,
     /// How long the store has been down for this limit; `None` if it is not.
     #[serde(serialize_with = "crate::api::snapshot::as_seconds_if_any")]
     pub out_for: Option<Duration>,
@@ -97,13 +102,16 @@ pub struct LeaseCounts {
 
 impl LeaseSnapshot {
     pub(in crate::api) fn of(key: &str, state: &LeaseState) -> Self {
+        let (problem, problem_names) = StoreProblem::from_code(state.problem).unzip();
         Self {
             key: key.to_owned(),
             outage: state.outage,
             left: state.left,
             valid_for: Duration::from_nanos(state.valid_for),
             share: state.share,
-            problem: StoreProblem::from_code(state.problem),
+            problem,
+            problem_names: problem_names.flatten(),
+            refusing: state.is_refusing,
             out_for: state.out_for.map(Duration::from_nanos),
             answered_ago: state.answered_ago.map(Duration::from_nanos),
             sequence: state.sequence,

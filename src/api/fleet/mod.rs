@@ -46,4 +46,4 @@ mod store_problem;
 pub use duty_handle::{Asked, Duty, Fleet};
 pub use lease_request::{LeaseReply, LeaseRequest, LeasedLimit, LeasedRule};
 pub use lease_snapshot::{DutySnapshot, FleetSnapshot, LeaseCounts, LeaseSnapshot};
-pub use store_problem::StoreProblem;
+pub use store_problem::{NamedProblem, StoreProblem};

@@ -35,7 +35,7 @@ pub(crate) struct Quarantine {
 /// Why no answer came that grants anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// What it was, for readers of the state. Not zero.
+    /// What it was, and what the store named with it, for readers of the state. Not zero.
     pub(crate) code: u64,
     /// Whether this counts as an outage of the store.
     pub(crate) is_outage: bool,

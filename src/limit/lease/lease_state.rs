@@ -1,7 +1,7 @@
 //! What a lease's record tells its readers.
 
-use super::Leased;
 use super::record::LeaseWord;
+use super::{Leased, Spendable};
 use crate::choices::Outage;
 use crate::limit::{Now, State};
 
@@ -15,6 +15,8 @@ pub(crate) struct LeaseState {
     pub(crate) share: u64,
     /// A code; zero if there is none.
     pub(crate) problem: u64,
+    /// Because of the problem nothing can be spent.
+    pub(crate) is_refusing: bool,
     pub(crate) out_for: Option<u64>,
     pub(crate) answered_ago: Option<u64>,
     pub(crate) sequence: u64,
@@ -42,6 +44,9 @@ impl Leased {
             valid_for,
             share: get(LeaseWord::Share),
             problem: get(LeaseWord::Problem),
+            is_refusing: get(LeaseWord::Problem) != 0
+                && get(LeaseWord::Draining) == 0
+                && self.spendable(state, now) == Spendable::Units(0),
             // While the policy goes on after the store is back, it is not out.
             out_for: since(LeaseWord::OutSince)
                 .filter(|_| get(LeaseWord::PolicyUntil) == 0)

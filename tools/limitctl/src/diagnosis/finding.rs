@@ -1,5 +1,6 @@
 //! Findings: how bad they are, what they mean, and what heals them.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -24,7 +25,7 @@ pub enum Severity {
 pub struct Finding {
     pub severity: Severity,
     /// Its kind, as a stable identifier.
-    pub finding: &'static str,
+    pub finding: Cow<'static, str>,
     /// The set that it is about, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set: Option<String>,
@@ -49,13 +50,13 @@ pub struct Finding {
 impl Finding {
     pub fn new(
         severity: Severity,
-        finding: &'static str,
+        finding: impl Into<Cow<'static, str>>,
         what: impl Into<String>,
         meaning: impl Into<String>,
     ) -> Self {
         Self {
             severity,
-            finding,
+            finding: finding.into(),
             set: None,
             pid: None,
             what: what.into(),
@@ -95,7 +96,7 @@ impl Finding {
 
     /// Whether another look found the same.
     pub fn is_still(&self, other: &Self) -> bool {
-        (self.finding, &self.set, self.pid, &self.still)
-            == (other.finding, &other.set, other.pid, &other.still)
+        (&self.finding, &self.set, self.pid, &self.still)
+            == (&other.finding, &other.set, other.pid, &other.still)
     }
 }

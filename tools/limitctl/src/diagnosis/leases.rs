@@ -33,65 +33,44 @@ pub fn findings(look: &Look) -> Vec<Finding> {
     found
 }
 
-fn named(limit: &LimitSnapshot) -> String {
+fn name(limit: &LimitSnapshot) -> String {
     sanitise::line(&limit.name)
 }
 
 fn store(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Option<Finding> {
     let problem = lease.problem?;
     let key = sanitise::line(&lease.key);
+    let named = lease
+        .problem_names
+        .as_ref()
+        .map_or_else(String::new, |name| format!(" ({})", sanitise::line(name)));
     let since = lease
         .out_for
         .map_or_else(String::new, |time| format!(", for {}", human::duration(time)));
-    let (severity, kind, why, meaning) = match problem {
-        StoreProblem::Unreachable => (
-            Severity::Warning,
-            "store_unreachable",
-            "does not answer",
-            "see whether it runs, and whether this host can reach it",
-        ),
-        StoreProblem::Denied => (
-            Severity::Error,
-            "store_denied",
-            "refuses the client",
-            "see SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD_FILE, and what the user may do there",
-        ),
-        StoreProblem::Unsupported => (
-            Severity::Error,
-            "store_unsupported",
-            "cannot run scripts",
-            "it takes Redis or Valkey with scripting",
-        ),
-        StoreProblem::WrongKey => (
-            Severity::Error,
-            "store_wrong_key",
-            "holds something else under the key",
-            "declare another key, or remove what is there",
-        ),
-        StoreProblem::Mismatch => (
-            Severity::Error,
-            "store_mismatch",
-            "has another declaration under the key",
-            "declare the limit alike on every host, or give it another key",
-        ),
-        StoreProblem::Quarantine => (
-            Severity::Note,
-            "store_quarantine",
-            "grants nothing for one lease length, because it may have lost what it had acknowledged",
-            "it passes by itself",
-        ),
-        _ => (
-            Severity::Error,
-            "store_stale",
-            "knows a later request of this host",
-            "the segment was copied or restored: it goes on as another host by itself",
-        ),
+    let severity = match problem {
+        _ if lease.refusing => Severity::Error,
+        StoreProblem::Quarantine | StoreProblem::Stale => Severity::Note,
+        _ if problem.may_pass() => Severity::Warning,
+        // What is leased or its policy bridges it, but only a person can end it.
+        _ => Severity::Error,
+    };
+    let follows = if lease.refusing {
+        "nothing can be spent now, so requests are refused".to_owned()
+    } else {
+        format!(
+            "requests are still admitted, by what is leased or by the outage policy, {}",
+            lease.outage
+        )
     };
     let finding = Finding::new(
         severity,
-        kind,
-        format!("the store {why} for limit {}, key {key}{since}", named(limit)),
-        format!("the limit goes by its outage policy, {}; {meaning}", lease.outage),
+        format!("store_{problem}"),
+        format!(
+            "the store {}{named}, for limit {}, key {key}{since}",
+            problem.description(),
+            name(limit)
+        ),
+        format!("{follows}; {}", problem.advice()),
     );
     Some(finding.of_set(&set.name).twice(problem.as_str()))
 }
@@ -104,7 +83,7 @@ fn unused(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Op
             format!(
                 "the last {} leases of limit {} ran out before any unit was spent",
                 lease.unused_in_a_row,
-                named(limit)
+                name(limit)
             ),
             "other hosts could not have these units meanwhile: a shorter lease strands fewer",
         );

@@ -4,7 +4,7 @@ use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
 use shmlimit::snapshot::SegmentSnapshot;
 
 use super::table::Cell;
-use super::{human, process, style};
+use super::{human, process, sanitise, style};
 
 /// Which process asks the store for leases, and how often duty was taken over.
 pub fn duty(snapshot: &SegmentSnapshot, fleet: &FleetSnapshot) -> String {
@@ -21,11 +21,17 @@ pub fn duty(snapshot: &SegmentSnapshot, fleet: &FleetSnapshot) -> String {
 
 /// The store's last answer for a limit, or why there is none.
 pub fn answer(lease: &LeaseSnapshot) -> Cell {
+    let named = match &lease.problem_names {
+        Some(name) => format!(" ({})", sanitise::line(name)),
+        None => String::new(),
+    };
     match (lease.problem, lease.out_for) {
-        (Some(problem), Some(time)) => {
-            Cell::styled(format!("{problem} for {}", human::duration(time)), style::BAD)
-        }
-        (Some(problem), None) => Cell::styled(problem.to_string(), style::WARNING),
+        (Some(problem), Some(time)) => Cell::styled(
+            format!("{problem}{named} for {}", human::duration(time)),
+            style::BAD,
+        ),
+        (Some(problem), None) if lease.refusing => Cell::styled(format!("{problem}{named}"), style::BAD),
+        (Some(problem), None) => Cell::styled(format!("{problem}{named}"), style::WARNING),
         (None, _) if lease.given_back => Cell::styled("given back".to_owned(), style::WARNING),
         (None, _) if lease.draining => Cell::styled("giving back".to_owned(), style::WARNING),
         (None, _) if lease.answered_ago.is_none() => "not asked yet".into(),

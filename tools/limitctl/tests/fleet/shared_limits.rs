@@ -189,6 +189,60 @@ fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
     );
 }
 
+/// Whatever is wrong: it is an error once nothing is left to spend, and a warning while what is leased lasts.
+#[test]
+fn what_the_store_says_is_an_error_while_refusals_follow() {
+    let directory = directory();
+    let path = create_declared(directory.path(), "limits", DECLARED);
+    let segment = Segment::open(&path).expect("a segment");
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let about_the_store = || {
+        let found = findings(&path).into_iter();
+        found
+            .filter(|finding| {
+                finding["finding"]
+                    .as_str()
+                    .is_some_and(|kind| kind.starts_with("store_"))
+            })
+            .map(|finding| (finding["finding"].to_string(), finding["severity"].to_string()))
+            .collect::<Vec<_>>()
+    };
+    let found = |kind: &str, severity: &str| vec![(format!("\"store_{kind}\""), format!("\"{severity}\""))];
+    for (problem, kind) in [
+        (StoreProblem::OutOfMemory.into(), "out_of_memory"),
+        (StoreProblem::Quarantine.into(), "quarantine"),
+        (StoreProblem::TimedOut.into(), "timed_out"),
+        (StoreProblem::NotPermitted.naming("evalsha"), "not_permitted"),
+    ] {
+        let asked = duty.ask().expect("works").remove(0);
+        duty.report(&asked, problem, Duration::ZERO).expect("works");
+        assert_eq!(about_the_store(), found(kind, "error"));
+        run(["doctor", text(&path)]).ended(1);
+    }
+    let shown = run(["fleet", text(&path)]).ended(0).stdout;
+    assert!(shown.contains("not_permitted (evalsha) for "), "{shown}");
+
+    let asked = duty.ask().expect("works").remove(0);
+    let reply = all_of(asked.request(), 7);
+    duty.install(&asked, &reply).expect("works");
+    assert_eq!(about_the_store(), []);
+    let set = segment.set("api").expect("declared");
+    while duty.due_in() != Some(Duration::ZERO) {
+        assert!(set.request().check().expect("decides").is_admitted());
+    }
+    for (problem, expected) in [
+        (StoreProblem::OutOfMemory, found("out_of_memory", "warning")),
+        // A note, which is no finding here.
+        (StoreProblem::Quarantine, vec![]),
+        // Only a person can end this one.
+        (StoreProblem::WrongDatabase, found("wrong_database", "error")),
+    ] {
+        let asked = duty.ask().expect("works").remove(0);
+        duty.report(&asked, problem, Duration::ZERO).expect("works");
+        assert_eq!(about_the_store(), expected);
+    }
+}
+
 #[test]
 fn a_segment_without_a_fleet_says_so() {
     let directory = directory();

@@ -120,10 +120,10 @@ mod tests {
                 kernel: release.to_owned(),
                 ..host
             };
-            host.findings().map(|finding| finding.finding)
+            host.findings().map(|finding| finding.finding.into_owned())
         };
-        assert_eq!(of("4.13.0"), Some("kernel_too_old"));
-        assert_eq!(of("5.2.1"), Some("deaths_are_polled"));
+        assert_eq!(of("4.13.0").as_deref(), Some("kernel_too_old"));
+        assert_eq!(of("5.2.1").as_deref(), Some("deaths_are_polled"));
         assert_eq!(of("5.3.0"), None);
     }
 }
