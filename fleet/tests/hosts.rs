@@ -384,7 +384,7 @@ fn deals_with_an_outage_as_is_declared() {
     let host = host_in_an_outage(&server, &proxy, Outage::Deny);
     assert_eq!(
         take(&host.set()),
-        Err(RefusalReason::Lease),
+        Err(RefusalReason::StoreOut),
         "{} left",
         left(&host)
     );
@@ -400,7 +400,7 @@ fn deals_with_an_outage_as_is_declared() {
     while begun.elapsed() < 3 * SECOND {
         let _ = take(&set);
     }
-    assert_eq!(take(&set), Err(RefusalReason::Lease));
+    assert_eq!(take(&set), Err(RefusalReason::StoreOut));
     proxy.set_down(false);
     wait_for("the store to be found again", || take(&set).is_ok());
     drop(host);

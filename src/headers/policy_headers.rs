@@ -103,7 +103,7 @@ impl PolicyHeaders {
     }
 
     /// The answer to a refused request: 429 and the policies that it would have violated, or 503 if it would have
-    /// violated none.
+    /// violated none, as far as is known.
     pub fn refusal(&self, refusal: &Refusal, advertise: Advertise) -> Problem {
         let policies = self.policies();
         let mut problem = problem::of_refusal(refusal, |limit| policies.name(&self.set, limit));

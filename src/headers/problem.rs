@@ -59,6 +59,24 @@ impl Problem {
         )
     }
 
+    /// 503, for a request that is refused because a store that hosts share is out.
+    fn store_out() -> Self {
+        Self::of_text(
+            503,
+            "{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
+             \"detail\":\"How much is left cannot be found out for a while\"}\n",
+        )
+    }
+
+    /// 503, for a request that comes before anything was leased from a store that hosts share.
+    fn lease_pending() -> Self {
+        Self::of_text(
+            503,
+            "{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
+             \"detail\":\"How much is left is being found out\"}\n",
+        )
+    }
+
     fn of_text(status: u16, text: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status,
@@ -78,6 +96,8 @@ pub(super) fn of_refusal<'a>(refusal: &'a Refusal, name: impl Fn(&'a str) -> Opt
     let mut violated = refusal.binding().into_iter().chain(others).peekable();
     match refusal.reason() {
         RefusalReason::Throttled => Problem::throttled(),
+        RefusalReason::StoreOut => Problem::store_out(),
+        RefusalReason::LeasePending => Problem::lease_pending(),
         // Behind a full queue, the limit that binds the first waiter does not bind this request, which did not get a
         // place.
         RefusalReason::QueueFull => Problem::no_room(),

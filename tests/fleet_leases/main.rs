@@ -20,7 +20,7 @@ use layout_mirror::words::{control, journal};
 use scene::process::{TIMEOUT, eventually};
 use scene::{expect_permit, expect_refusal, queued};
 use shmlimit::declare::{FleetLease, Outage};
-use shmlimit::fleet::{Asked, LeaseRequest, LeasedRule, StoreProblem};
+use shmlimit::fleet::{Asked, LeaseReply, LeaseRequest, LeasedRule, StoreProblem};
 use shmlimit::{
     Algorithm, Error, Limit, LimitSet, OpenOptions, Permit, PermitError, RefusalReason, Segment,
     SetDeclaration,
@@ -34,11 +34,57 @@ fn refuses_for_want_of_a_lease_until_the_store_has_granted_one() {
     let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(
         (refusal.reason(), refusal.binding(), refusal.retry_after()),
-        (RefusalReason::Lease, Some("calls"), None)
+        (RefusalReason::LeasePending, Some("calls"), None)
     );
-    assert_eq!(host.scene.snapshot().counts.refused_lease, 1);
+    assert_eq!(host.scene.snapshot().counts.refused_lease_pending, 1);
     assert_eq!(host.ask(), 1);
     drop(expect_permit(set.request().try_acquire()));
+}
+
+/// A limit that is used up, one that nothing is leased of yet, and one whose store is out look different.
+#[test]
+fn says_why_nothing_is_leased() {
+    for limit in [
+        calls(100),
+        Limit::budget("calls", 100, MINUTE).fleet(FleetLease::new(KEY)),
+        Limit::concurrency("calls", 4).fleet(FleetLease::new(KEY)),
+    ] {
+        let host = Host::new(limit, &Store::default());
+        let reason = |host: &Host| expect_refusal(host.scene.set().request().try_acquire()).reason();
+        assert_eq!(reason(&host), RefusalReason::LeasePending);
+        host.fail(StoreProblem::OutOfMemory);
+        assert_eq!(reason(&host), RefusalReason::StoreOut);
+        host.fail(StoreProblem::Quarantine);
+        assert_eq!(reason(&host), RefusalReason::StoreOut);
+        // Other hosts have everything there is.
+        let asked = host.duty.ask().expect("works").remove(0);
+        let nothing = LeaseReply {
+            sequence: asked.request().sequence,
+            granted: 0,
+            remaining: LEASE,
+            share: 1,
+            grant_number: 1,
+            drained_in: Duration::ZERO,
+        };
+        host.duty.install(&asked, &nothing).expect("works");
+        assert_eq!(reason(&host), RefusalReason::Lease);
+        host.scene.pass(2 * LEASE);
+        assert_eq!(
+            reason(&host),
+            RefusalReason::LeasePending,
+            "what was known is old"
+        );
+        let counts = host.scene.snapshot().counts;
+        assert_eq!(
+            (
+                counts.refused_lease_pending,
+                counts.refused_store_out,
+                counts.refused_lease
+            ),
+            (2, 2, 1)
+        );
+        assert_eq!(counts.refused(), 5);
+    }
 }
 
 #[test]
@@ -164,7 +210,7 @@ fn a_set_is_taken_as_a_whole_or_not_at_all() {
     let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(
         (refusal.reason(), refusal.binding()),
-        (RefusalReason::Lease, Some("calls"))
+        (RefusalReason::LeasePending, Some("calls"))
     );
     assert_eq!(host.scene.snapshot().active, 0);
     host.ask();

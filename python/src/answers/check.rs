@@ -154,8 +154,8 @@ impl CheckedMethods {
         Ok(answer(this)?.binding())
     }
 
-    /// Why it was refused: `"rate"`, `"concurrency"`, `"budget"`, `"table_full"`, `"throttled"` or `"lease"`; None if
-    /// it was admitted.
+    /// Why it was refused: `"rate"`, `"concurrency"`, `"budget"`, `"table_full"`, `"throttled"`, `"lease"`,
+    /// `"lease_pending"` or `"store_out"`; None if it was admitted.
     #[getter]
     fn reason<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
         Ok(answer(this)?.reason())

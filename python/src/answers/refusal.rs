@@ -135,8 +135,9 @@ impl RefusalMethods {
         Ok(answer(this)?.binding())
     }
 
-    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"`, `"throttled"` or
-    /// `"lease"`.
+    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"`, `"throttled"`, or of
+    /// limits that hosts share: `"lease"`, the store had no more for this host; `"lease_pending"`, it has not answered
+    /// yet; `"store_out"`, it is out.
     #[getter]
     fn reason<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
         Ok(answer(this)?.reason())

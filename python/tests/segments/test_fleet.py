@@ -185,7 +185,7 @@ def test_a_process_that_does_not_ask_refuses_for_want_of_a_lease(tmp_path: Path)
     assert segment.store_thread is None
     refusal = segment["openai"].try_acquire({"tokens": 1})
     assert not refusal
-    assert (refusal.reason, refusal.binding, refusal.retry_after) == ("lease", "tokens", None)
+    assert (refusal.reason, refusal.binding, refusal.retry_after) == ("lease_pending", "tokens", None)
     assert lease_of(segment)["counts"]["requests"] == 0
 
 
@@ -200,7 +200,7 @@ def test_a_store_that_is_out_is_a_state_and_no_error(tmp_path: Path) -> None:
     assert lease_of(segment)["refusing"]
     assert state["failures"] > 0
     assert state["round_trips"] == 0
-    assert not is_admitted(segment)
+    assert segment["openai"].try_acquire({"tokens": 1}).reason == "store_out"
 
 
 def test_a_wrong_password_file_is_logged_and_a_state(

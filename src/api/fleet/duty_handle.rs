@@ -247,7 +247,7 @@ impl Duty {
             ceiling: reply.ceiling,
             hosts: reply.hosts,
             quarantine: (!reply.quarantine.is_zero()).then(|| Quarantine {
-                code: StoreProblem::Quarantine.code(),
+                code: NamedProblem::from(StoreProblem::Quarantine).code(),
                 remaining: nanos_from_duration(reply.quarantine).unwrap_or(u64::MAX),
             }),
         };

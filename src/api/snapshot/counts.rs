@@ -25,8 +25,12 @@ pub struct SetCounts {
     pub refused_queue_full: u64,
     /// Requests refused because the set, or their key, was [throttled](crate::Permit::throttled).
     pub refused_throttled: u64,
-    /// Requests refused because too little was leased of a limit that [hosts share](crate::Limit::fleet).
+    /// Requests refused because the store had no more for this host of a limit that [hosts share](crate::Limit::fleet).
     pub refused_lease: u64,
+    /// Requests refused because nothing was leased yet of a limit that hosts share.
+    pub refused_lease_pending: u64,
+    /// Requests refused because the store of a limit that hosts share was out.
+    pub refused_store_out: u64,
     /// Requests admitted after waiting.
     pub waited: u64,
     /// Requests that waited and were refused when their time was up.
@@ -109,6 +113,8 @@ impl SetCounts {
             self.refused_queue_full,
             self.refused_throttled,
             self.refused_lease,
+            self.refused_lease_pending,
+            self.refused_store_out,
         ]
         .into_iter()
         .fold(0, u64::saturating_add)
@@ -128,6 +134,8 @@ impl SetCounts {
                 refused_queue_full,
                 refused_throttled,
                 refused_lease,
+                refused_lease_pending,
+                refused_store_out,
                 waited,
                 timed_out,
                 cancelled,

@@ -16,7 +16,7 @@ use crate::engine::terms::decided::Decided;
 use crate::engine::terms::decision::{Costs, Decision, Details, Impossible, RefusalReason, SHORTEST_WAIT};
 use crate::engine::terms::resolution::Cause;
 use crate::error::{Error, RequestError};
-use crate::limit::Mark;
+use crate::limit::{Mark, Shortage};
 use crate::shm::layout::row::{Row, Rows};
 use crate::shm::lock::journal::count;
 
@@ -70,15 +70,21 @@ impl SetEngine {
     #[inline]
     pub(crate) fn refusal_reason(&self, decision: &Details) -> RefusalReason {
         let reason = self.reason_by_kind(decision);
-        if self.has_lease_room && self.binds_for_want_of_a_lease(decision, reason) {
-            return RefusalReason::Lease;
+        if !self.has_lease_room {
+            return reason;
         }
-        reason
+        match self.shortage(decision, reason) {
+            None => reason,
+            Some(Shortage::Exhausted) => RefusalReason::Lease,
+            Some(Shortage::Pending) => RefusalReason::LeasePending,
+            Some(Shortage::StoreOut) => RefusalReason::StoreOut,
+        }
     }
 
+    /// Why too little is leased of the limit that binds, if that is what it refused for.
     #[cold]
     #[inline(never)]
-    fn binds_for_want_of_a_lease(&self, decision: &Details, reason: RefusalReason) -> bool {
+    fn shortage(&self, decision: &Details, reason: RefusalReason) -> Option<Shortage> {
         let is_by_limit = matches!(
             reason,
             RefusalReason::Rate | RefusalReason::Concurrency | RefusalReason::Budget
@@ -90,10 +96,9 @@ impl SetEngine {
         let limit = binding
             .zip(rules)
             .and_then(|((index, _), rules)| rules.limits.get(index));
-        limit.is_some_and(|limit| {
-            let decided = decision.iter().find(|(index, _)| *index == limit.index);
-            limit.wants_lease(decided.map_or_else(Mark::default, |(_, decided)| decided.mark))
-        })
+        let limit = limit?;
+        let decided = decision.iter().find(|(index, _)| *index == limit.index);
+        limit.shortage_of(decided.map_or_else(Mark::default, |(_, decided)| decided.mark))
     }
 }
 
@@ -181,6 +186,8 @@ impl RuledShard<'_> {
             RefusalReason::QueueFull => &control.refused_queue_full,
             RefusalReason::Throttled => &control.refused_throttled,
             RefusalReason::Lease => &control.refused_lease,
+            RefusalReason::LeasePending => &control.refused_lease_pending,
+            RefusalReason::StoreOut => &control.refused_store_out,
         }
     }
 }

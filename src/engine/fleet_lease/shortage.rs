@@ -18,7 +18,7 @@ impl LockedShard<'_> {
             };
             let (assessment, mark) = limit.verdict_and_mark(row, self.now, cost);
             let is_refused = assessment != Assessment::Admissible;
-            if is_refused && limit.wants_lease(mark) && limit.note_unmet(row, cost) {
+            if is_refused && limit.shortage_of(mark).is_some() && limit.note_unmet(row, cost) {
                 self.wakes_duty.set(true);
             }
         }

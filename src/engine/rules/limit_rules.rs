@@ -10,7 +10,7 @@ use crate::engine::terms::credit_word::CreditWord;
 use crate::engine::terms::plan::{CreditPlan, LimitPlan};
 use crate::limit::{
     Answer, Ask, Assessment, CapacityTerms, Charge, Installed, LEASE_WORDS, LeaseState, Leased, Mark,
-    NearThreshold, Now, Problem, Rule, RuleOperations, Sample, State, StateMut,
+    NearThreshold, Now, Problem, Rule, RuleOperations, Sample, Shortage, State, StateMut,
 };
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
@@ -329,9 +329,9 @@ impl LimitRules {
         }
     }
 
-    /// Whether a refusal that left the limit at `mark` is for want of a lease.
-    pub(in crate::engine) fn wants_lease(&self, mark: Mark) -> bool {
-        self.leased().is_some_and(|leased| leased.wants_lease(mark))
+    /// Why too little was leased, if that is what a refusal was for that left the limit at `mark`.
+    pub(in crate::engine) fn shortage_of(&self, mark: Mark) -> Option<Shortage> {
+        self.leased().and_then(|leased| leased.shortage_of(mark))
     }
 
     /// The words of the lease record, for readers.

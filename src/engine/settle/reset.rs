@@ -180,6 +180,8 @@ fn counter_words<'a>(shard: &RuledShard<'a>) -> impl Iterator<Item = &'a AtomicU
         &control.refused_queue_full,
         &control.refused_throttled,
         &control.refused_lease,
+        &control.refused_lease_pending,
+        &control.refused_store_out,
         &control.waited,
         &control.timed_out,
         &control.cancelled,

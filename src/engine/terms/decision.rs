@@ -539,9 +539,16 @@ pub enum RefusalReason {
     QueueFull,
     /// The upstream accepts nothing for a while, as was reported: see [`Permit::throttled`](crate::Permit::throttled).
     Throttled,
-    /// Too little of a limit that hosts share is leased to this host: see [`Limit::fleet`](crate::Limit::fleet). More
-    /// is requested in the background. No retry time is known.
+    /// Too little of a limit that hosts share is leased to this host, because the store had no more for it: see
+    /// [`Limit::fleet`](crate::Limit::fleet). It is asked again in the background. No retry time is known. Also while
+    /// the host [gives everything back](crate::fleet::Fleet::set_draining).
     Lease,
+    /// Too little of a limit that hosts share is leased yet. It is being asked for in the background, and nothing is
+    /// wrong with the store as far as is known.
+    LeasePending,
+    /// Nothing that is leased, and no [outage policy](crate::declare::Outage), admits the request while the store of a
+    /// limit that hosts share is out or grants nothing.
+    StoreOut,
 }
 
 words!(RefusalReason, "a reason of refusals", {
@@ -553,6 +560,8 @@ words!(RefusalReason, "a reason of refusals", {
     QueueFull = "queue_full",
     Throttled = "throttled",
     Lease = "lease",
+    LeasePending = "lease_pending",
+    StoreOut = "store_out",
 });
 
 #[cfg(test)]

@@ -9,7 +9,9 @@ use crate::api::permit::{Outcome, Permit};
 use crate::api::refusal::{Refusal, Verdict};
 use crate::api::segment::Segment;
 use crate::api::set::limit_set::LimitSet;
-use crate::declaration::{Adaptive, Amount, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
+use crate::declaration::{
+    Adaptive, Amount, Declaration, FleetLease, Keyed, Limit, SetDeclaration, Tier, Window,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -291,4 +293,28 @@ fn clients_read_the_quota_of_their_tier() {
         assert_eq!(fields.policy.as_deref(), Some(expected));
         assert!(fields.standing.is_some());
     }
+}
+
+/// A host of a fleet that has leased nothing yet does not say that nothing is left.
+#[test]
+fn nothing_is_said_of_what_is_left_of_limits_that_hosts_share() {
+    let shared = Limit::calls("shared", 100, MINUTE).fleet(FleetLease::new("org/shared"));
+    let set = SetDeclaration::new("api")
+        .add_limit(shared)
+        .add_limit(Limit::calls("own", 9, MINUTE));
+    let declaration = Declaration::new().fleet_url("redis://127.0.0.1:1").add_set(set);
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
+    let set = segment.set("api").expect("declared");
+    let headers = PolicyHeaders::new(&set);
+    let refusal = set.request().check().expect("decides");
+    let refusal = refusal.into_result().expect_err("nothing is leased");
+    let problem = headers.refusal(&refusal, Advertise::Always);
+    assert_eq!(problem.status, 503);
+    assert_eq!(
+        problem.fields.policy.as_deref(),
+        Some("\"shared\";q=100;w=60, \"own\";q=9;w=60")
+    );
+    assert_eq!(problem.fields.standing.as_deref(), Some("\"own\";r=9"));
+    assert_eq!(problem.fields.retry_after, Some(1));
 }

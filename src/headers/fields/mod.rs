@@ -76,6 +76,8 @@ struct Policy {
     item: Option<String>,
     /// Whether its capacity adapts.
     moves: bool,
+    /// Whether hosts share it, so that this one does not know how much is left: only what it has leased.
+    is_shared: bool,
 }
 
 impl Promises {
@@ -94,6 +96,7 @@ impl Promises {
                 kind: limit.kind(),
                 item,
                 moves: limit.options().ceiling().is_some(),
+                is_shared: limit.options().fleet().is_some(),
             });
         }
         Self {
@@ -157,12 +160,12 @@ impl Policies {
         field(&items.into_iter().flatten().collect::<Vec<_>>()).map(Arc::from)
     }
 
-    /// How much is left of the limits.
+    /// How much is left of the limits of which that is known.
     fn standing(&self, set: &LimitSet, verdicts: &[Verdict<'_>], admitted: bool) -> Option<String> {
         let items = verdicts.iter().filter_map(|verdict| {
             let policy = self
                 .find(set, verdict.limit)
-                .filter(|policy| policy.item.is_some())?;
+                .filter(|policy| policy.item.is_some() && !policy.is_shared)?;
             let mut item = format!("{};r={}", policy.name, verdict.remaining.min(LARGEST));
             if let Some(wait) = effective_window(policy.kind, verdict, admitted) {
                 push_parameter(&mut item, "t", whole_seconds(wait));

@@ -112,6 +112,7 @@ impl Leased {
         self.put(state, LeaseWord::Hosts, answer.hosts);
         let drained_at = attempt_at.saturating_add(by_slow_clock(answer.drained_in));
         self.put(state, LeaseWord::DrainedAt, drained_at);
+        self.put(state, LeaseWord::Short, u64::from(granted < wanted));
         let retry_at = match answer.quarantine {
             // What is leased is renewed before it is over.
             Some(quarantine) => {

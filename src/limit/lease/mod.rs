@@ -84,6 +84,12 @@ const WINDOW_PARTS: u64 = 50;
 /// Set in a mark's first number: the lease is nearly spent, and the host has not asked again yet.
 const IS_LOW: u64 = 1 << 63;
 
+/// How far a [`Shortage`] is shifted in a mark's first number.
+const SHORTAGE_SHIFT: u32 = 61;
+
+/// The rest of a mark's first number: what is left, at most this.
+const LEFT: u64 = (1 << SHORTAGE_SHIFT) - 1;
+
 /// In the second number of a concurrency limit's mark: leased places are missing, although the limit itself has
 /// places free.
 const WANTS_LEASE: u64 = 1;
@@ -96,6 +102,17 @@ const _: () = assert!(
     LeaseWord::Spent as usize + 1 == LeaseWord::Allowance as usize
         && LeaseWord::ValidUntil as usize + 1 == LeaseWord::OutSince as usize
 );
+
+/// Why too little is leased, as far as the host knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    /// The store had no more for this host when it answered last, or the host gives everything back.
+    Exhausted = 0,
+    /// The store has not been asked yet, or not for so much, and nothing is wrong with it as far as is known.
+    Pending = 1,
+    /// The store is out, or grants nothing for a while.
+    StoreOut = 2,
+}
 
 /// How much of a lease can be spent at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,8 +314,8 @@ impl Leased {
     #[inline]
     fn mark_of(&self, state: &(impl State + ?Sized), now: Now, left: Spendable) -> Mark {
         let left = match left {
-            Spendable::Anything => IS_LOW - 1,
-            Spendable::Units(left) => left.min(IS_LOW - 1),
+            Spendable::Anything => LEFT,
+            Spendable::Units(left) => left.min(LEFT),
         };
         let is_low = left <= self.get(state, LeaseWord::LowWater) && self.get(state, LeaseWord::Alerted) == 0;
         let second = if self.is_held() {
@@ -327,9 +344,34 @@ impl Leased {
         (self.is_held() && mark.second >> FENCING_SHIFT > 0).then_some(mark.second)
     }
 
-    /// Whether a refusal that left the limit at `mark` is for want of a lease.
-    pub(crate) fn wants_lease(&self, mark: Mark) -> bool {
-        !self.is_held() || mark.second == WANTS_LEASE
+    /// Why too little is leased now.
+    fn shortage(&self, state: &(impl State + ?Sized), now: Now) -> Shortage {
+        let get = |word| self.get(state, word);
+        if get(LeaseWord::Draining) != 0 {
+            return Shortage::Exhausted;
+        }
+        // A request with a problem that is no outage is repeated, unless the host goes on as another.
+        let grants_nothing = get(LeaseWord::Problem) != 0 && get(LeaseWord::Asked) != 0;
+        let is_out = get(LeaseWord::OutSince) != 0 && get(LeaseWord::PolicyUntil) == 0;
+        if is_out || grants_nothing {
+            return Shortage::StoreOut;
+        }
+        // What was short a lease ago says nothing about now.
+        let answered_ago = now.monotonic.saturating_sub(get(LeaseWord::AnsweredAt));
+        if get(LeaseWord::Short) != 0 && answered_ago < self.length() {
+            return Shortage::Exhausted;
+        }
+        Shortage::Pending
+    }
+
+    /// Why too little was leased, if that is what a refusal was for that left the limit at `mark`.
+    pub(crate) fn shortage_of(&self, mark: Mark) -> Option<Shortage> {
+        let is_of_lease = !self.is_held() || mark.second == WANTS_LEASE;
+        is_of_lease.then_some(match (mark.first & !IS_LOW) >> SHORTAGE_SHIFT {
+            1 => Shortage::Pending,
+            2 => Shortage::StoreOut,
+            _ => Shortage::Exhausted,
+        })
     }
 
     /// Notes that `cost` units were asked for and missing, for whoever asks the store next. Returns whether to wake
@@ -510,7 +552,12 @@ impl RuleOperations for Leased {
     }
 
     fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
-        self.mark_of(state, now, self.spendable(state, now))
+        let mark = self.mark_of(state, now, self.spendable(state, now));
+        let shortage = self.shortage(state, now) as u64;
+        Mark {
+            first: mark.first | shortage << SHORTAGE_SHIFT,
+            ..mark
+        }
     }
 
     /// Never: what the other hosts have used is unknown.
@@ -567,7 +614,7 @@ impl RuleOperations for Leased {
 
     fn standing(&self, mark: Mark) -> Standing {
         Standing {
-            remaining: mark.first & !IS_LOW,
+            remaining: mark.first & LEFT,
             // Only the store knows when it will be replenished.
             reset_after: 0,
         }

@@ -95,6 +95,8 @@ lease_words! {
     Ceiling = "ceiling",
     /// How many hosts wanted something of the limit at the last answer.
     Hosts = "hosts",
+    /// Not zero: the latest answer granted less than was wanted.
+    Short = "short",
     /// First record of a segment only: the process that asks the store, as an owner word.
     Duty = "duty",
     /// First record only: a futex, advanced when a request may be due.
@@ -115,7 +117,7 @@ impl LeaseWord {
     /// The words that mean nothing under another key of the store. The sequence number stays, so that an answer to an
     /// earlier request is not taken for one to a new request. `Unmet` stays because those requests still want the
     /// units.
-    pub(super) const OF_ONE_KEY: [Self; 31] = [
+    pub(super) const OF_ONE_KEY: [Self; 32] = [
         Self::Spent,
         Self::Allowance,
         Self::ValidUntil,
@@ -147,6 +149,7 @@ impl LeaseWord {
         Self::PolicyUntil,
         Self::Ceiling,
         Self::Hosts,
+        Self::Short,
     ];
 }
 

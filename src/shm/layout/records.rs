@@ -333,7 +333,7 @@ shared_records! {
         refused_table_full: AtomicU64,
         /// Requests refused because the set, or their key, was throttled.
         refused_throttled: AtomicU64,
-        /// Requests refused because too little was leased of a limit that hosts share.
+        /// Requests refused because the store had no more of a limit that hosts share.
         refused_lease: AtomicU64,
         /// How long admitted requests had waited: bucket i counts waits of less than 2^i microseconds that do not
         /// belong in bucket i - 1, and the last one all longer waits.
@@ -344,7 +344,11 @@ shared_records! {
         lapsed: AtomicU64,
         /// No grant lapses before this, on the segment clock; zero if none is known. Never journalled.
         lapse_at: AtomicU64,
-        reserved: [AtomicU64; 6],
+        /// Requests refused because nothing was leased yet of a limit that hosts share.
+        refused_lease_pending: AtomicU64,
+        /// Requests refused because the store of a limit that hosts share was out.
+        refused_store_out: AtomicU64,
+        reserved: [AtomicU64; 4],
     }
 
     /// One word as it was before the operation in progress.

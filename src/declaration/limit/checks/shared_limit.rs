@@ -23,7 +23,7 @@ impl Limit {
     /// Shares the limit with other hosts, which lease units of it from the store at
     /// [`Declaration::fleet_url`](crate::Declaration::fleet_url). Every decision stays on this host: it spends what
     /// is leased, and more is requested in the background. A request for which too little is leased is refused with
-    /// [`RefusalReason::Lease`](crate::RefusalReason::Lease), or waits in the queue.
+    /// [`RefusalReason::Lease`](crate::RefusalReason::Lease) or one of its siblings, or waits in the queue.
     ///
     /// For limits of a set that is not keyed: with [`Gcra`](crate::Algorithm::Gcra), token bucket, leaky bucket, or a
     /// fixed window aligned to UTC or to the calendar; for budgets with such windows; and for concurrency that does

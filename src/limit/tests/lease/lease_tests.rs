@@ -341,7 +341,7 @@ fn a_place_is_wanted_of_the_store_where_the_limit_has_one_and_the_lease_has_not(
     let time = 3600 * SECOND;
     let wants_lease = |host: &Host| {
         let mark = rule.mark(host.limit.words.as_slice(), host.now(time));
-        host.leased().wants_lease(mark)
+        host.leased().shortage_of(mark).is_some()
     };
     let was_answered = |host: &Host| host.leased().was_answered(host.limit.words.as_slice());
     for number in 1..=capacity {

@@ -409,7 +409,9 @@ fn counted(counts: &SetCounts) -> String {
         .saturating_add(counts.refused_holds_full)
         .saturating_add(counts.refused_queue_full)
         .saturating_add(counts.refused_throttled)
-        .saturating_add(counts.refused_lease);
+        .saturating_add(counts.refused_lease)
+        .saturating_add(counts.refused_lease_pending)
+        .saturating_add(counts.refused_store_out);
     let mut text = format!("{} admitted, {} refused", count(counts.admitted), count(refused));
     let reasons = some_of(&[
         ("by rate", counts.refused_rate),
@@ -420,6 +422,8 @@ fn counted(counts: &SetCounts) -> String {
         ("for want of room in the queue", counts.refused_queue_full),
         ("while throttled", counts.refused_throttled),
         ("for want of a lease", counts.refused_lease),
+        ("before the first lease", counts.refused_lease_pending),
+        ("while the store was out", counts.refused_store_out),
     ]);
     if !reasons.is_empty() {
         text.push_str(&format!(" ({reasons})"));
