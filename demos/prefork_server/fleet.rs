@@ -261,7 +261,7 @@ fn start<'a>(
     let everyone = segment.set(&rules.everyone.set)?;
     let crew = Crew::start(usize::try_from(options.workers)?, move || {
         // Each worker has the thread, one of them the duty.
-        let _refresher = Refresher::start_with(segment, credentials.clone(), Timeouts::default())?;
+        let _refresher = Refresher::start_with(segment, credentials.clone(), Timeouts::default(), |_| {})?;
         worker::serve(
             listener.try_clone()?,
             &everyone,

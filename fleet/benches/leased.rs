@@ -94,7 +94,7 @@ fn main() {
     let (segment, leased) = open("leased", shared);
     let of_leased = leased.request();
     let credentials = Credentials::none().with_password(PASSWORD);
-    let refresher = Refresher::start_with(&segment, credentials, patient()).expect("a thread");
+    let refresher = Refresher::start_with(&segment, credentials, patient(), |_| {}).expect("a thread");
     scene::wait_for("a lease", || check(&of_leased));
 
     let url = format!("redis://:{PASSWORD}@127.0.0.1:{}/", server.port);

@@ -10,6 +10,7 @@ mod backoff;
 mod exchange;
 mod message;
 pub mod model;
+mod outages;
 pub mod protocol;
 mod refresher;
 mod store;
@@ -20,6 +21,7 @@ pub mod guide {}
 
 pub use backoff::Backoff;
 pub use exchange::{Answers, Exchange, Pipeline};
+pub use outages::StoreEvent;
 pub use refresher::{Refresher, RefresherCounts, RefresherError};
 pub use store::address::{AddressError, StoreAddress};
 pub use store::answer::{Grant, StoreAnswer};

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::exchange::Exchange;
 use crate::message::debug_is_message;
+use crate::outages::{Outages, StoreEvent};
 use crate::store::client::{StoreClient, Timeouts};
 use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
@@ -111,11 +112,32 @@ impl Refresher {
     /// [`RefresherError`] if the segment has no store, its URL or the environment is wrong, or the thread cannot be
     /// started.
     pub fn start(segment: &Segment) -> Result<Self, RefresherError> {
-        let credentials = Credentials::from_environment().map_err(StoreError::from)?;
-        Self::start_with(segment, credentials, Timeouts::default())
+        Self::start_observed(segment, |_| {})
     }
 
-    /// Like [`start`](Self::start), with the given credentials and timeouts.
+    /// Like [`start`](Self::start), and calls `observer` when an outage of the store begins and when it ends, as far as
+    /// this process asks the store. The thread calls it, so it should return soon: leases are not renewed meanwhile.
+    ///
+    /// ```no_run
+    /// # use shmlimit::Segment;
+    /// # use shmlimit_fleet::Refresher;
+    /// # let segment = Segment::open("/dev/shm/gateway.limits")?;
+    /// let refresher = Refresher::start_observed(&segment, |event| eprintln!("{event}"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`start`](Self::start).
+    pub fn start_observed(
+        segment: &Segment,
+        observer: impl Fn(&StoreEvent<'_>) + Send + 'static,
+    ) -> Result<Self, RefresherError> {
+        let credentials = Credentials::from_environment().map_err(StoreError::from)?;
+        Self::start_with(segment, credentials, Timeouts::default(), observer)
+    }
+
+    /// Like [`start_observed`](Self::start_observed), with the given credentials and timeouts.
     ///
     /// # Errors
     ///
@@ -124,6 +146,7 @@ impl Refresher {
         segment: &Segment,
         credentials: Credentials,
         timeouts: Timeouts,
+        observer: impl Fn(&StoreEvent<'_>) + Send + 'static,
     ) -> Result<Self, RefresherError> {
         let shared = Arc::<Shared>::default();
         let mut work = Work {
@@ -132,6 +155,7 @@ impl Refresher {
             timeouts,
             exchange: Exchange::new(segment.fleet().host() ^ u64::from(process::id())),
             client: None,
+            outages: Outages::new(Box::new(observer)),
             shared: Arc::clone(&shared),
         };
         work.look_for_store()?;
@@ -216,6 +240,7 @@ struct Work {
     timeouts: Timeouts,
     exchange: Exchange,
     client: Option<StoreClient>,
+    outages: Outages,
     shared: Arc<Shared>,
 }
 
@@ -286,7 +311,7 @@ impl Work {
         // requests stay, and are repeated.
         if let Err(error) = self.look_for_store() {
             if let RefresherError::Store(error) = error {
-                self.shared.note(Some(error));
+                self.note(Some(error));
             }
             thread::sleep(SLICE);
             return false;
@@ -311,7 +336,12 @@ impl Work {
             };
             problem = self.exchange.settle(duty, &pipeline, answers).or(problem);
         }
-        self.shared.note(problem);
+        self.note(problem);
         is_denied
+    }
+
+    fn note(&mut self, problem: Option<StoreError>) {
+        self.outages.note(problem.as_ref());
+        self.shared.note(problem);
     }
 }

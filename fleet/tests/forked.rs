@@ -32,7 +32,7 @@ fn child(
         return false;
     }
     drop(inherited);
-    let Ok(own) = Refresher::start_with(segment, credentials, patient()) else {
+    let Ok(own) = Refresher::start_with(segment, credentials, patient(), |_| {}) else {
         return false;
     };
     // Wait until the parent has stopped its thread.
@@ -55,7 +55,8 @@ fn a_child_starts_a_thread_of_its_own_and_ends_no_other() {
     let directory = tempfile::tempdir().expect("a directory");
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let credentials = Credentials::none().with_password(PASSWORD);
-    let refresher = Refresher::start_with(&segment, credentials.clone(), patient()).expect("a thread");
+    let refresher =
+        Refresher::start_with(&segment, credentials.clone(), patient(), |_| {}).expect("a thread");
     wait_for("units", || take(&segment));
     let (reader, mut writer) = pipe().expect("a pipe");
     // SAFETY: the child uses the segment, whose library is made for forks, starts a thread and leaves by _exit. The C

@@ -5,6 +5,7 @@ mod scene;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
@@ -17,7 +18,7 @@ use scene::{PASSWORD, Server, patient, server_program, wait_for};
 use shmlimit::declare::{FleetLease, Outage};
 use shmlimit::snapshot::{SegmentReader, SegmentSnapshot};
 use shmlimit::{Declaration, Limit, LimitSet, Outcome, RefusalReason, Segment, SetDeclaration, Window};
-use shmlimit_fleet::{Credentials, Refresher, Timeouts};
+use shmlimit_fleet::{Credentials, Refresher, StoreEvent, Timeouts};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -54,7 +55,7 @@ impl Host {
 
     fn start_refresher_with(&mut self, timeouts: Timeouts) {
         let credentials = Credentials::none().with_password(PASSWORD);
-        let refresher = Refresher::start_with(&self.segment, credentials, timeouts);
+        let refresher = Refresher::start_with(&self.segment, credentials, timeouts, |_| {});
         self.refresher = Some(refresher.expect("a thread"));
     }
 
@@ -190,7 +191,7 @@ fn worker() {
         connect: Duration::from_millis(300),
         answer: Duration::from_millis(300),
     };
-    let _refresher = Refresher::start_with(&segment, credentials, soon).expect("a thread");
+    let _refresher = Refresher::start_with(&segment, credentials, soon, |_| {}).expect("a thread");
     let set = segment.set("api").expect("declared");
     // The parent closes the pipe at the end, even if it fails.
     let parent = thread::spawn(|| std::io::stdin().read(&mut [0]));
@@ -485,7 +486,8 @@ fn a_process_without_the_password_leaves_duty_to_one_that_has_it() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("limits");
     let segment = Segment::create(path, &declaration(&server.url(), limit)).expect("a segment");
-    let start = |credentials| Refresher::start_with(&segment, credentials, patient()).expect("a thread");
+    let start =
+        |credentials| Refresher::start_with(&segment, credentials, patient(), |_| {}).expect("a thread");
     let without = start(Credentials::none());
     wait_for("the denial", || {
         without.problem().is_some_and(|problem| problem.is_denial())
@@ -532,4 +534,41 @@ fn shares_places_and_reclaims_those_of_a_host_that_is_cut_off() {
     wait_for("the first host to know", || {
         permits.iter().all(|permit| permit.reclaimed())
     });
+}
+
+#[test]
+fn tells_of_an_outage_once_when_it_begins_and_once_when_it_ends() {
+    let Some(program) = server_program() else { return };
+    let mut server = Server::start(&program);
+    let limit = units(1_000, SECOND, 1_000, SECOND);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
+    let segment = Segment::create(path, &declaration(&server.url(), limit)).expect("a segment");
+    let (told, lines) = mpsc::channel();
+    let credentials = Credentials::none().with_password(PASSWORD);
+    let tell = move |event: &StoreEvent<'_>| {
+        // The test may be over.
+        let _ = told.send(event.to_string());
+    };
+    let refresher = Refresher::start_with(&segment, credentials, patient(), tell).expect("a thread");
+    let set = segment.set("api").expect("declared");
+    wait_for("a lease", || take(&set).is_ok());
+    server.kill();
+    wait_for("several failures", || {
+        let _ = take(&set);
+        refresher.counts().failures > 3
+    });
+    server.restart();
+    wait_for("the store to be found again", || {
+        let _ = take(&set);
+        refresher.problem().is_none()
+    });
+    refresher.stop();
+    let lines: Vec<String> = lines.iter().collect();
+    assert!(
+        matches!(&lines[..], [begun, ended]
+            if begun.contains("no leases come from the store: ") && ended.contains("answers again")),
+        "{lines:?}"
+    );
+    assert!(!lines.concat().contains(PASSWORD));
 }

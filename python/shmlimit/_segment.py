@@ -349,7 +349,7 @@ def open(  # noqa: A001
             `"redis://10.0.0.5:6379/0"`, or `{"url": ..., "host": ...}`. It must not contain a user or a password. Only
             with `LimitSet`s. Shared limits without a version, or with a burst below one lease, are logged as a warning.
         ask_store: Whether this process takes part in asking that store, if the segment has one. A native thread does
-            so, without ever taking the GIL; forked children get one, too. It runs until the last object of the segment
+            so, taking the GIL only to log that an outage begins or ends; forked children get one, too. It runs until the last object of the segment
             opened here is gone or closed, and never with a `clock`. One process per host asks at a time.
 
     Returns:

@@ -65,6 +65,9 @@ fn says_why_nothing_is_leased() {
             share: 1,
             grant_number: 1,
             drained_in: Duration::ZERO,
+            ceiling: u64::MAX,
+            hosts: 2,
+            quarantine: Duration::ZERO,
         };
         host.duty.install(&asked, &nothing).expect("works");
         assert_eq!(reason(&host), RefusalReason::Lease);
@@ -342,7 +345,7 @@ fn places_are_lost_with_their_lease_where_no_process_has_duty() {
     // Its release gives nothing back, and any process that looks under the lock takes the others back.
     first.release().expect("works");
     let refusal = expect_refusal(set.request().try_acquire());
-    assert_eq!(refusal.reason(), RefusalReason::Lease);
+    assert_eq!(refusal.reason(), RefusalReason::LeasePending);
     assert_eq!(scene.snapshot().limits[0].counts.reclaimed, 2);
     assert!(permits.all(|permit| permit.reclaimed()));
 }
@@ -557,7 +560,7 @@ fn opened_copy(host: &Host, change: impl FnOnce(&Path)) -> Segment {
 fn asks_as_a_host_without_a_lease(copy: &Segment) {
     let set = copy.set("api").expect("declared");
     let refusal = expect_refusal(set.request().try_acquire());
-    assert_eq!(refusal.reason(), RefusalReason::Lease);
+    assert_eq!(refusal.reason(), RefusalReason::LeasePending);
     let duty = copy.fleet().try_take_duty().expect("works").expect("free");
     let asked = duty.ask().expect("works").remove(0);
     assert_eq!((asked.request().sequence, asked.request().spent), (1, 0));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shmlimit::fleet::{Duty, LeaseSnapshot};
+use shmlimit::fleet::{Duty, LeaseSnapshot, StoreProblem};
 use shmlimit::{Declaration, Limit, LimitSet, OpenOptions, Segment, SetDeclaration, VirtualClock};
 use shmlimit_fleet::model::StoreModel;
 use shmlimit_fleet::{Exchange, StoreError};
@@ -99,8 +99,10 @@ impl Fleet {
                 let (pipeline, problem) = host.exchange.pipeline(&host.duty, asked);
                 assert_eq!(problem, None);
                 let answers = if self.is_out {
-                    Err(StoreError::Unreachable {
+                    Err(StoreError::Unavailable {
                         at: "the simulated store".to_owned(),
+                        problem: StoreProblem::TimedOut,
+                        name: String::new(),
                         reason: "it is out".to_owned(),
                     })
                 } else {

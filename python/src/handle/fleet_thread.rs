@@ -5,7 +5,7 @@ use std::thread;
 
 use pyo3::prelude::*;
 use serde::Serialize;
-use shmlimit_fleet::Refresher;
+use shmlimit_fleet::{Refresher, StoreEvent};
 
 use crate::interpreter::log;
 
@@ -13,8 +13,8 @@ use crate::interpreter::log;
 /// holds the GIL, too, so the child finds this unlocked.
 static THREADS: Mutex<Vec<Weak<FleetThread>>> = Mutex::new(Vec::new());
 
-/// Asks the store while its process is on duty. It never takes the GIL. It runs while someone keeps it: the segment's
-/// object or the handles of its sets.
+/// Asks the store while its process is on duty. It takes the GIL only to log that an outage begins or ends. It runs
+/// while someone keeps it: the segment's object or the handles of its sets.
 #[derive(Debug)]
 pub struct FleetThread {
     segment: shmlimit::Segment,
@@ -102,14 +102,24 @@ impl Drop for FleetThread {
     fn drop(&mut self) {
         if let Some(refresher) = self.take().filter(Refresher::is_running) {
             // The thread ends once the store has answered or the timeout has passed. A garbage collection must not wait
-            // for that, so another thread does; if none can be started, the wait happens here.
-            let _ = thread::Builder::new().spawn(move || drop(refresher));
+            // for that, so another thread does; if none can be started, the wait happens here, without the GIL, which
+            // the thread may want.
+            let waited_for = Arc::new(Mutex::new(Some(refresher)));
+            let end = |waited_for: &Mutex<Option<Refresher>>| {
+                drop(waited_for.lock().unwrap_or_else(PoisonError::into_inner).take());
+            };
+            let of_other = Arc::clone(&waited_for);
+            if thread::Builder::new().spawn(move || end(&of_other)).is_err() {
+                Python::try_attach(|py| py.detach(|| end(&waited_for)));
+            }
         }
     }
 }
 
 fn start(segment: &shmlimit::Segment) -> Result<Refresher, String> {
-    Refresher::start(segment).map_err(|error| error.to_string())
+    let path = segment.path().display().to_string();
+    let observer = move |event: &StoreEvent<'_>| log::warning_of_thread(&format!("{path}: {event}"));
+    Refresher::start_observed(segment, observer).map_err(|error| error.to_string())
 }
 
 /// Starts the threads that a forked child has not inherited. Logs nothing: a problem either was the parent's, too, or

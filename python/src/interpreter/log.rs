@@ -73,6 +73,12 @@ pub fn warning_of_collected(message: &str) {
     });
 }
 
+/// Logs a warning from a thread of the library, which has no caller to raise to. Logs nothing if the interpreter has
+/// ended.
+pub fn warning_of_thread(message: &str) {
+    Python::try_attach(|py| warning_while_waiting(py, message));
+}
+
 /// Gives a `ResourceWarning` of an object that nothing refers to any more, as Python does of open files. An exception
 /// that is being raised stays in place; a filter that makes the warning an error has it reported as unraisable.
 pub fn resource_warning(object: &Bound<'_, PyAny>, message: &str) {

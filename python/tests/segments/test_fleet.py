@@ -263,6 +263,23 @@ def test_hosts_share_a_limit_while_workers_and_the_store_are_killed(tmp_path: Pa
 
 
 @needs_server
+def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_ends(
+    tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    segment = sl.open(tmp_path / "host.limits", tokens(), fleet=store.url, version=1)
+    until(lambda: is_admitted(segment), "a lease")
+    store.stop()
+    # The lease is spent or over, so that the store is asked again and again.
+    until(lambda: not is_admitted(segment) and state_of(segment)["failures"] > 3, "the outage")
+    store.start()
+    until(lambda: is_admitted(segment) and state_of(segment)["problem"] is None, "the store's answers")
+    begun, ended = (record for record in caplog.records if record.name == "shmlimit")
+    assert (begun.levelname, ended.levelname) == ("WARNING", "WARNING")
+    assert begun.getMessage().startswith(f"{segment.path}: no leases come from the store: ")
+    assert "the store answers again" in ended.getMessage()
+
+
+@needs_server
 def test_places_of_two_hosts_have_rising_fencing_numbers(tmp_path: Path, store: Store) -> None:
     jobs = sl.LimitSet("jobs", [sl.Concurrency("places", 4, fleet={"key": "org/places"})])
     hosts = [sl.open(tmp_path / f"{name}.limits", jobs, fleet=store.url) for name in "ab"]
