@@ -117,7 +117,7 @@ impl Options {
             .add_limit(Limit::calls("requests", self.calls, Duration::from_secs(1)).burst(self.burst))
             .add_limit(Limit::concurrency("in_flight", self.concurrency));
         let each_key = SetDeclaration::new("clients")
-            .keyed(Keyed::new(MAX_KEYS))
+            .keyed(Keyed::new(MAX_KEYS).store_keys(false)) // they may be API keys
             .add_limit(Limit::calls("per_key", self.per_key, HOUR));
         Ok(Declaration::new().add_set(everyone).add_set(each_key))
     }
