@@ -109,6 +109,7 @@ mod queue;
 pub mod request;
 mod shm;
 pub mod snapshot;
+mod sorting;
 mod table;
 mod units;
 #[cfg(test)]

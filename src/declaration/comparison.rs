@@ -1,11 +1,10 @@
 //! How two declarations differ.
 
-use std::collections::BTreeSet;
-
 use toml::{Table, Value};
 
 use super::{Declaration, TimeZone};
 use crate::error::{Assignment, Difference};
+use crate::sorting::set_of;
 
 /// The fields that `limitctl edit` accepts.
 const ASSIGNABLE: [&str; 15] = [
@@ -212,7 +211,7 @@ fn compare_named(
     }
     let names = |values: &[Value]| values.iter().map(name).map(str::to_owned).collect::<Vec<_>>();
     let (here, there) = (names(declared), names(in_segment));
-    let matched = here.iter().collect::<BTreeSet<_>>() == there.iter().collect::<BTreeSet<_>>();
+    let matched = set_of(&here) == set_of(&there);
     if matched && here != there {
         let order = |names: Vec<String>| Some(format!("{names:?}"));
         found.push(Difference::new(

@@ -10,6 +10,8 @@
 #[cfg(test)]
 mod tests;
 
+use crate::sorting::sort_by;
+
 /// An end of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueEnd {
@@ -465,7 +467,7 @@ pub(crate) fn rebuild(queue: &mut (impl QueueMut + ?Sized)) {
         .filter(|(ticket, _)| ticket.phase == Phase::Waiting)
         .map(|(ticket, index)| (queue.queue_of(index), ticket.serial, index))
         .collect();
-    waiting.sort_unstable();
+    sort_by(&mut waiting, |one, other| one < other);
     let latest = (0..touched).map(|index| state(queue, index).serial).max();
     queue.store(TableWord::Untouched, touched);
     let mut first_free = 0;

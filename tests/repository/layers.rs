@@ -10,7 +10,15 @@ use syn::visit::{self, Visit};
 /// A layer uses the layers above it in this list. Within a layer, modules use one another only where it says so.
 const LAYERS: &[Layer] = &[
     Layer {
-        modules: &["callers_code", "message", "units", "words", "choices", "error"],
+        modules: &[
+            "callers_code",
+            "message",
+            "sorting",
+            "units",
+            "words",
+            "choices",
+            "error",
+        ],
         may_use_peers: true,
     },
     // The rules and the shared-memory layer do not know each other.

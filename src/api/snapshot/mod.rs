@@ -33,6 +33,7 @@ use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::records::{FORMAT, Header, WAIT_BUCKETS, is_poison};
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
+use crate::sorting::map_of;
 use fleet_state::fleet_state;
 
 use counts::load;
@@ -482,11 +483,7 @@ impl SnapshotSource<'_> {
             passed_over: ticket.is_passed_over,
             key: KeyLabel::of_row(shard, ticket.row),
             waiting_for: Duration::from_nanos(now.monotonic.saturating_sub(ticket.enqueued_at)),
-            costs: ticket
-                .costs
-                .into_iter()
-                .map(|(limit, cost)| (shard.set.limit_name(limit), cost))
-                .collect(),
+            costs: by_name(shard, ticket.costs),
         }
     }
 
@@ -507,13 +504,15 @@ impl SnapshotSource<'_> {
                 .map(Duration::from_nanos),
             returned: hold.is_returned,
             label: hold.label,
-            amounts: hold
-                .amounts
-                .into_iter()
-                .map(|(limit, amount)| (shard.set.limit_name(limit), amount))
-                .collect(),
+            amounts: by_name(shard, hold.amounts),
         }
     }
+}
+
+/// Amounts of limits, by their names.
+fn by_name(shard: RuledShard<'_>, amounts: Vec<(usize, u64)>) -> BTreeMap<String, u64> {
+    let amounts = amounts.into_iter();
+    map_of(amounts.map(|(limit, amount)| (shard.set.limit_name(limit), amount)))
 }
 
 impl SetSnapshot {

@@ -29,6 +29,7 @@ use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::futex;
 use crate::shm::wake::futex::FutexValue;
 use crate::shm::wake::wake_list::Seen;
+use crate::sorting::sort_by;
 
 /// How long the thread stays when there is nothing to do.
 const LINGER: Duration = Duration::from_secs(10);
@@ -444,7 +445,7 @@ impl BackgroundWorker {
         }
         // Outside every lock: a waker may do anything, and if it panics, the other futures still need the thread.
         // They are woken in order of arrival, whatever made them due.
-        wakers.sort_unstable_by_key(|(serial, _)| *serial);
+        sort_by(&mut wakers, |(one, _), (other, _)| one < other);
         for (_, waker) in wakers {
             contained(|| waker.wake());
         }
@@ -519,7 +520,7 @@ impl BackgroundWorker {
         let mut renewals = std::mem::take(&mut work.renewals);
         work.next_renewals = boot_nanos().saturating_add(WATCHED_SLICE);
         drop(work);
-        renewals.sort_unstable_by_key(|renewal| renewal.expiry);
+        sort_by(&mut renewals, |one, other| one.expiry < other.expiry);
         renewals.retain_mut(LeaseRenewal::look);
         lock(&self.work).renewals.append(&mut renewals);
     }

@@ -13,6 +13,7 @@ use crate::shm::layout::geometry::ShardGeometry;
 use crate::shm::layout::records::{HoldLabel, LockArea};
 use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::JournalState;
+use crate::sorting::sort_by;
 
 /// How often to copy before a copy is taken as it is.
 const ATTEMPTS: usize = 100;
@@ -127,7 +128,7 @@ impl ShardObservation<'_> {
                 })
             })
             .collect();
-        tickets.sort_unstable_by_key(|ticket| ticket.number);
+        sort_by(&mut tickets, |one, other| one.number < other.number);
         tickets
     }
 }

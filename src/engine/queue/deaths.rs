@@ -14,6 +14,7 @@ use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::process::participant::{ParticipantId, Watchable};
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::death_watch::{DeathWatch, MAX_PROCESSES, Watched, wake_on_death};
+use crate::sorting::set_of;
 
 /// After this long in the queue, in nanoseconds, a waiter asks to be notified of deaths. Most waits are
 /// over by then.
@@ -146,7 +147,7 @@ impl SegmentEngine {
         shards: impl Iterator<Item = Shard<'a>>,
         deaths: &mut Deaths,
     ) -> DeathNotice {
-        let mut owners: BTreeSet<u64> = shards.flat_map(|shard| shard.owners()).collect();
+        let mut owners = set_of(shards.flat_map(|shard| shard.owners()));
         self.retain_others(&mut owners);
         let futex = || {
             let own = ParticipantId::from_word(self.membership.owner_so_far())?;
@@ -158,7 +159,7 @@ impl SegmentEngine {
     /// The other processes whose deaths could let a ticket be served.
     fn owners_before(&self, shard: Shard<'_>, waiting: &Waiting) -> BTreeSet<u64> {
         let queue = QueueWords::reading(shard.memory);
-        let mut owners: BTreeSet<u64> = shard.holders().collect();
+        let mut owners = set_of(shard.holders());
         let mut index = waiting.ticket().index;
         // Read without the lock, the links may lead anywhere, so the walk is bounded.
         for _ in 0..shard.memory.touched_tickets() {

@@ -15,6 +15,7 @@ use crate::shm::layout::places::HoldPlace;
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::Row;
 use crate::shm::lock::store::Direct;
+use crate::sorting::sort_by;
 
 /// Units that a look leaves out, for each limit of a set.
 pub(crate) type OfDead = [u64; MAX_LIMITS];
@@ -60,7 +61,7 @@ impl DeadHolds {
         // In the middle of a renewal nothing would seem to be leased; nothing is left out then.
         let unleased = || at.shard.unleased_holds(at.now, |hold| dead.is_dead(hold));
         dead.unleased = at.shard.read_consistently(LOOKS, unleased).unwrap_or_default();
-        dead.unleased.sort_unstable_by_key(|hold| hold.index);
+        sort_by(&mut dead.unleased, |one, other| one.index < other.index);
         for index in 0..memory.touched_holds() {
             if let Some(hold) = memory
                 .hold(index)
@@ -69,7 +70,7 @@ impl DeadHolds {
                 dead.holds.push((hold.row().index, index));
             }
         }
-        dead.holds.sort_unstable();
+        sort_by(&mut dead.holds, |one, other| one < other);
         dead
     }
 

@@ -15,6 +15,7 @@ use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::layout::places::{HoldPlace, HoldReference};
+use crate::sorting::sort_by;
 
 /// How often to look without the lock while the shard keeps changing.
 pub(in crate::engine) const LOOKS: usize = 100;
@@ -78,7 +79,7 @@ impl<'a> RuledShard<'a> {
         }
         let (given_back, mut holds): (Vec<_>, Vec<_>) =
             self.holds_by_age().partition(|(_, hold)| is_given_back(*hold));
-        holds.sort_unstable_by_key(|(age, _)| std::cmp::Reverse(*age));
+        sort_by(&mut holds, |(one, _), (other, _)| one > other);
         let mut above: Vec<(&LimitRules, usize, u64)> = self.limits_above_lease(now).collect();
         for (_, position, above) in &mut above {
             let of_gone: u64 = given_back.iter().map(|(_, hold)| amount(*hold, *position)).sum();
@@ -136,7 +137,7 @@ impl SegmentEngine {
         }
         // Found without the lock, and checked again under it.
         let mut holds: Vec<Age> = seen.holds_by_age().map(|(age, _)| age).collect();
-        holds.sort_unstable_by(|first, second| second.cmp(first));
+        sort_by(&mut holds, |one, other| one > other);
         let mut done = 0;
         for batch in holds.chunks(BATCH) {
             let mut locked = self.lock(shard, LockFor::GiveBack, wait)?;

@@ -9,6 +9,7 @@ use crate::engine::terms::own_capacities::LimitMask;
 use crate::engine::terms::plan::{LimitPlan, PrefixLengths, SetPlan};
 use crate::limit::RuleOperations;
 use crate::shm::layout::geometry::SetShape;
+use crate::sorting::sort_by;
 use crate::table;
 
 /// The limits of a set under one of its definitions.
@@ -92,7 +93,9 @@ impl SetPlan {
     /// The prefix lengths whose networks the limits count, the shortest first.
     pub(in crate::engine) fn levels(&self) -> Vec<PrefixLengths> {
         let mut levels: Vec<PrefixLengths> = self.limits.iter().filter_map(|limit| limit.prefix).collect();
-        levels.sort_unstable_by_key(|lengths| (lengths.ipv4, lengths.ipv6));
+        sort_by(&mut levels, |one, other| {
+            (one.ipv4, one.ipv6) < (other.ipv4, other.ipv6)
+        });
         levels.dedup();
         levels
     }

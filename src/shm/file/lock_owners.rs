@@ -1,7 +1,6 @@
 //! Finds out whose locks are in the way, for error messages. The kernel names the process that owns a record lock,
 //! and `/proc` the processes that have a file open.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +9,7 @@ use std::path::Path;
 use super::descriptor::FileIdentity;
 use super::file_lock::{ByteRange, FoundLock, lock_of_others};
 use crate::error::{Error, OpenError, ProcessId};
+use crate::sorting::set_of;
 
 /// The error if a shared lock is in the way of an exclusive one: its owner need not have permission to write. `None`
 /// if it is another process's exclusive lock, or there is none.
@@ -18,7 +18,7 @@ pub(in crate::shm) fn locked_by_reader(file: &File, range: ByteRange, path: &Pat
     if is_exclusive {
         return None;
     }
-    let mut processes: BTreeSet<u32> = pid.into_iter().collect();
+    let mut processes = set_of(pid);
     if let Ok(identity) = FileIdentity::of(file) {
         processes.extend(processes_that_lock(identity, is_read_lock));
     }

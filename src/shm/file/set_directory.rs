@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::segment_file::{io_error, is_segment, untrusted};
 use super::verified::is_shared;
 use crate::error::{Error, OpenError};
+use crate::sorting::sort_by;
 
 /// The directory that a path names, without the slashes at its end; `None` if the path is that of a file.
 ///
@@ -103,7 +104,7 @@ pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, Error> {
             Err(error) => return Err(error),
         }
     }
-    files.sort_unstable();
+    sort_by(&mut files, |one, other| one < other);
     Ok(files)
 }
 

@@ -4,8 +4,6 @@
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 
-use zerocopy::{FromBytes, IntoBytes};
-
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
 /// The first eight bytes of a published segment: `SHMLIMIT` in the byte order of the host.
@@ -100,12 +98,30 @@ pub(crate) struct Field {
     pub(crate) size: usize,
 }
 
+/// A type of atomics.
+///
+/// # Safety
+///
+/// Every byte of the type must belong to an atomic, so that there is no padding and any bytes are a value of it.
+unsafe trait OfAtomics {}
+
+// SAFETY: it is one.
+unsafe impl OfAtomics for AtomicU64 {}
+
+// SAFETY: an array is its elements, one behind the other.
+unsafe impl<T: OfAtomics, const N: usize> OfAtomics for [T; N] {}
+
+/// The size of a type of atomics.
+const fn size_of_atomics<T: OfAtomics>() -> usize {
+    size_of::<T>()
+}
+
 /// A record that may lie in shared memory.
 ///
 /// # Safety
 ///
 /// Every byte of the type must belong to an atomic, and the alignment must be at most [`ALIGNMENT`].
-pub(crate) unsafe trait SharedRecord: FromBytes + IntoBytes + Sync + 'static {
+pub(crate) unsafe trait SharedRecord: Sync + 'static {
     const NAME: &'static str;
     const FIELDS: &'static [Field];
 }
@@ -114,12 +130,19 @@ macro_rules! shared_records {
     ($($(#[$record_doc:meta])* struct $record:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {
         $(
             $(#[$record_doc])*
-            #[derive(Debug, FromBytes, IntoBytes)]
+            #[derive(Debug)]
+            #[cfg_attr(test, derive(zerocopy::FromBytes, zerocopy::IntoBytes))]
             #[repr(C)]
             pub(crate) struct $record { $($(#[$field_doc])* pub(crate) $field: $type,)* }
 
-            // SAFETY: the fields below are atomics, arrays of atomics, or records of the same kind, as their types
-            // say; `IntoBytes` is only derivable without padding; nothing is aligned to more than eight bytes.
+            // That nothing is between the fields or behind the last, each of which is of atomics. For tests, `zerocopy`
+            // says the same.
+            const _: () = assert!(size_of::<$record>() == 0 $(+ size_of_atomics::<$type>())*);
+
+            // SAFETY: it is its fields, which are of atomics, and no more, as asserted above.
+            unsafe impl OfAtomics for $record {}
+
+            // SAFETY: it is of atomics; nothing is aligned to more than eight bytes.
             unsafe impl SharedRecord for $record {
                 const NAME: &'static str = stringify!($record);
                 const FIELDS: &'static [Field] = &[$(Field {

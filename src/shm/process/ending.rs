@@ -12,6 +12,7 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
 use super::host::{TaskStatus, shows_own_namespace, task_status};
+use crate::sorting::sort_by;
 
 /// Whether no thread of the process will run code of its program again. False if that is unknown: if `/proc` is
 /// hidden, is another namespace's, or says nothing about memory.
@@ -47,7 +48,7 @@ fn have_all_ended(process: i32, count: impl Fn() -> Option<u64>) -> bool {
     let Some(mut threads) = threads else {
         return false;
     };
-    threads.sort_unstable();
+    sort_by(&mut threads, |one, other| one < other);
     threads.dedup();
     let have_ended = || {
         threads.iter().all(|thread| {

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use siphasher::sip::SipHasher13;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::construction::{place_of, remove_abandoned, start_construction};
 use crate::error::{Error, OpenError};
@@ -27,6 +26,7 @@ use crate::shm::file::segment_file::{damaged, io_error, open_for_reading, open_f
 use crate::shm::file::verified::check_trust;
 use crate::shm::layout::geometry::MAX_BYTES;
 use crate::shm::process::fork_identity::IdentityPage;
+use crate::sorting::sort_by;
 
 /// `SHMLCKPT`, as the bytes lie in the file.
 const MAGIC: u64 = u64::from_ne_bytes(*b"SHMLCKPT");
@@ -49,9 +49,11 @@ const ATTEMPTS: usize = 10;
 /// Between two checks whether another thread has finished.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
+/// The bytes of a head: a word for each field, in their order and in the host's byte order.
+type HeadBytes = [u8; 9 * size_of::<u64>()];
+
 /// The head of a slot, which describes its image.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 struct Head {
     magic: u64,
     format: u64,
@@ -71,9 +73,48 @@ struct Head {
 }
 
 impl Head {
+    fn to_bytes(self) -> HeadBytes {
+        let words = [
+            self.magic,
+            self.format,
+            self.sequence,
+            self.size,
+            self.begun_at,
+            self.image_checksum,
+            self.taken_at,
+            self.taken_utc,
+            self.checksum,
+        ];
+        let mut bytes = [0; size_of::<HeadBytes>()];
+        for (place, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &HeadBytes) -> Self {
+        let mut words = bytes.chunks_exact(size_of::<u64>()).map(|word| {
+            let mut bytes = [0; size_of::<u64>()];
+            bytes.copy_from_slice(word);
+            u64::from_ne_bytes(bytes)
+        });
+        let mut next = || words.next().unwrap_or_default();
+        Self {
+            magic: next(),
+            format: next(),
+            sequence: next(),
+            size: next(),
+            begun_at: next(),
+            image_checksum: next(),
+            taken_at: next(),
+            taken_utc: next(),
+            checksum: next(),
+        }
+    }
+
     fn expected_checksum(&self) -> u64 {
-        let words = self.as_bytes();
-        checksum_of(&words[..words.len() - size_of::<u64>()])
+        let bytes = self.to_bytes();
+        checksum_of(&bytes[..bytes.len() - size_of::<u64>()])
     }
 
     fn taken(&self) -> TakenAt {
@@ -279,7 +320,7 @@ impl CheckpointWriter<'_> {
         self.head.image_checksum = self.hasher.finish();
         self.head.checksum = self.head.expected_checksum();
         file.sync_data().map_err(failed)?;
-        file.write_all_at(self.head.as_bytes(), HEADS[self.slot])
+        file.write_all_at(&self.head.to_bytes(), HEADS[self.slot])
             .map_err(failed)?;
         file.sync_data().map_err(failed)?;
         heads[self.slot] = Some(self.head);
@@ -318,7 +359,7 @@ impl SavedImages {
             .zip(heads)
             .filter_map(|(slot, head)| Some((slot, head?)))
             .collect();
-        slots.sort_by_key(|(_, head)| std::cmp::Reverse(head.sequence));
+        sort_by(&mut slots, |(_, one), (_, other)| one.sequence > other.sequence);
         Ok(Some(Self {
             path: path.to_owned(),
             file,
@@ -402,12 +443,13 @@ fn read_heads(file: &File, path: &Path) -> Result<[Option<Head>; 2], Error> {
         .len();
     let mut heads = [None; 2];
     for (slot, place) in HEADS.into_iter().enumerate() {
-        let mut head = Head::new_zeroed();
-        match file.read_exact_at(head.as_mut_bytes(), place) {
+        let mut bytes = [0; size_of::<HeadBytes>()];
+        match file.read_exact_at(&mut bytes, place) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
             Err(source) => return Err(io_error("read", path, source)),
         }
+        let head = Head::from_bytes(&bytes);
         let has_room = head.size <= MAX_BYTES && image_start(slot + 1, head.size) <= length;
         heads[slot] = (head.is_whole() && has_room).then_some(head);
     }
