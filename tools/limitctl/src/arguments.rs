@@ -1,9 +1,15 @@
 //! Arguments that verbs share.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
 use shmlimit::OpenOptions;
+
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+use crate::text::human;
 
 /// A time such as `500ms`; a bare number counts seconds, as in flock and timeout.
 pub fn duration(text: &str) -> Result<Duration, String> {
@@ -15,6 +21,69 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string());
     }
     humantime::parse_duration(text).map_err(|error| error.to_string())
+}
+
+/// A time between two looks.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    if (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err(format!(
+            "it must be between {} and {}",
+            human::duration(MIN_INTERVAL),
+            human::duration(MAX_INTERVAL)
+        ))
+    }
+}
+
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_INTERVAL: Duration = Duration::from_secs(86_400);
+
+/// A segment to look at, and how to print what is found.
+#[derive(Args, Clone, Debug)]
+pub struct Looking {
+    #[command(flatten)]
+    pub form: Form,
+
+    #[command(flatten)]
+    pub segment: SegmentPath,
+}
+
+/// Which segment.
+#[derive(Args, Clone, Debug)]
+pub struct SegmentPath {
+    /// The segment
+    ///
+    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
+    #[arg(value_name = "SEGMENT")]
+    pub path: PathBuf,
+}
+
+/// How a verb prints what it found or did.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Form {
+    /// Print JSON
+    ///
+    /// It says the same as the text. Amounts are in the units that the limits count in, times in seconds.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a verb found or did: serialised for `--json`, and as text.
+pub trait Report: Serialize {
+    fn text(&self) -> String;
+}
+
+impl Form {
+    pub fn print(self, report: &impl Report) -> Result<ExitCode, Failure> {
+        if self.json {
+            output::print_json(report)?;
+        } else {
+            output::print(&report.text())?;
+        }
+        Ok(ExitCode::Done)
+    }
 }
 
 /// Which files a verb that writes accepts.

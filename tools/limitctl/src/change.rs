@@ -8,10 +8,8 @@ use shmlimit::declare::Difference;
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{Declaration, Segment};
 
-use crate::arguments::Access;
-use crate::command::as_text;
-use crate::exit::Failure;
-use crate::output;
+use crate::arguments::{Access, Form, Report};
+use crate::exit::{ExitCode, Failure};
 use crate::text::{human, sanitise, style};
 
 /// How a change is carried out.
@@ -26,16 +24,13 @@ pub struct Change {
     #[arg(long)]
     dry_run: bool,
 
-    /// Print JSON
-    ///
-    /// Each change has the place, and the values before and after as TOML writes them; null where there is none.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 /// The changes that were made, or would be.
 #[derive(Debug, Serialize)]
-struct Report {
+struct Changes {
     path: PathBuf,
     dry_run: bool,
     changes: Vec<Step>,
@@ -58,7 +53,7 @@ impl Change {
         self,
         path: &Path,
         asked: impl FnOnce(&Declaration) -> Result<Declaration, Failure>,
-    ) -> Result<(), Failure> {
+    ) -> Result<ExitCode, Failure> {
         let changes = if self.dry_run {
             let reader = SegmentReader::open(path)?;
             reader.preview(&asked(reader.declaration())?)?
@@ -75,21 +70,17 @@ impl Change {
     }
 
     /// Reports the changes that were made, or would be.
-    pub fn report(self, path: &Path, changes: Vec<Step>) -> Result<(), Failure> {
-        let report = Report {
-            path: as_text(path),
+    pub fn report(self, path: &Path, changes: Vec<Step>) -> Result<ExitCode, Failure> {
+        let report = Changes {
+            path: human::as_text(path),
             dry_run: self.dry_run,
             changes,
         };
-        if self.json {
-            output::print_json(&report)
-        } else {
-            output::print(&report.text())
-        }
+        self.form.print(&report)
     }
 }
 
-impl Report {
+impl Report for Changes {
     fn text(&self) -> String {
         if self.changes.is_empty() {
             return "nothing to change\n".to_owned();

@@ -24,22 +24,21 @@ mod screen;
 mod selftest;
 mod set_files;
 mod simulation;
+mod state;
 mod store;
 mod text;
 mod uninterrupted;
-mod verbs;
 mod web;
-mod whereabouts;
 
 use std::ffi::OsString;
 
 use clap::Parser;
 
 pub use bounds::snapshot_with_bounds;
+use command::Arguments;
 use exit::{ExitCode, Failure};
 pub use job::note_signals;
 pub use live::exposition::{Format, exposition};
-use verbs::Arguments;
 
 /// Runs the program with these arguments, of which the first is its name, and returns the exit code.
 ///
@@ -47,7 +46,7 @@ use verbs::Arguments;
 /// calls this, and so do the console scripts of packages that include it.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let outcome = match Arguments::try_parse_from(arguments) {
-        Ok(arguments) => arguments.verb.run(),
+        Ok(arguments) => arguments.run(),
         Err(answer) => answer_of_parser(&answer),
     };
     let code = outcome.unwrap_or_else(|failure| {

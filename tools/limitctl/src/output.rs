@@ -4,7 +4,6 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::exit::{ExitCode, Failure};
 use crate::text::sanitise;
@@ -21,18 +20,13 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Prints a value as JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let mut text = Vec::new();
-    let mut serializer = Serializer::with_formatter(&mut text, TerminalSafe::default());
-    value.serialize(&mut serializer).map_err(not_written)?;
-    text.push(b'\n');
-    print_bytes(&text)
+    print_bytes(terminal_safe(serde_json::to_string_pretty(value))?.as_bytes())
 }
 
 /// Streams lines to standard output: values as JSON, one per line, or text.
 #[derive(Debug)]
 pub struct Lines {
     stream: BufWriter<StdoutLock<'static>>,
-    line: Vec<u8>,
     is_closed: bool,
 }
 
@@ -40,19 +34,13 @@ impl Lines {
     pub fn new() -> Self {
         Self {
             stream: BufWriter::with_capacity(1 << 16, io::stdout().lock()),
-            line: Vec::new(),
             is_closed: false,
         }
     }
 
     /// Prints a value, buffered until [`flush`](Self::flush) at the latest.
     pub fn print(&mut self, value: &impl Serialize) -> Result<(), Failure> {
-        self.line.clear();
-        let mut serializer = Serializer::with_formatter(&mut self.line, TerminalSafeLine);
-        value.serialize(&mut serializer).map_err(not_written)?;
-        self.line.push(b'\n');
-        let written = self.stream.write_all(&self.line);
-        self.note(written)
+        self.print_text(&terminal_safe(serde_json::to_string(value))?)
     }
 
     /// Prints lines of unstyled text instead.
@@ -103,79 +91,27 @@ fn not_answered(error: io::Error) -> Failure {
     Failure::new(ExitCode::Problem, format!("cannot write the answer: {error}"))
 }
 
-fn not_written(error: serde_json::Error) -> Failure {
+/// The failure where something cannot be written as JSON.
+pub fn not_json(error: serde_json::Error) -> Failure {
     Failure::new(ExitCode::Problem, format!("cannot write JSON: {error}"))
 }
 
-/// Compact JSON on one line, escaped like [`TerminalSafe`].
-struct TerminalSafeLine;
-
-impl Formatter for TerminalSafeLine {
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        write_harmless(writer, fragment)
-    }
-}
-
-fn write_harmless<W: ?Sized + Write>(writer: &mut W, fragment: &str) -> io::Result<()> {
-    for character in fragment.chars() {
-        let mut buffer = [0; 4];
-        if sanitise::is_harmless(character) {
-            writer.write_all(character.encode_utf8(&mut buffer).as_bytes())?;
+/// JSON in which characters that a terminal might obey are escaped. It reads back as the same text.
+fn terminal_safe(json: serde_json::Result<String>) -> Result<String, Failure> {
+    let json = json.map_err(not_json)?;
+    let mut text = String::with_capacity(json.len() + 1);
+    for character in json.chars() {
+        // Line breaks are between values: within texts they are escaped.
+        if character == '\n' || sanitise::is_harmless(character) {
+            text.push(character);
         } else {
             for unit in character.encode_utf16(&mut [0; 2]) {
-                write!(writer, "\\u{unit:04x}")?;
+                text.push_str(&format!("\\u{unit:04x}"));
             }
         }
     }
-    Ok(())
-}
-
-/// Indented JSON in which a character that a terminal might obey is escaped. It reads back as the same text.
-#[derive(Default)]
-struct TerminalSafe {
-    pretty: PrettyFormatter<'static>,
-}
-
-impl Formatter for TerminalSafe {
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        write_harmless(writer, fragment)
-    }
-
-    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.pretty.begin_array(writer)
-    }
-
-    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.pretty.end_array(writer)
-    }
-
-    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.pretty.begin_array_value(writer, first)
-    }
-
-    fn end_array_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.pretty.end_array_value(writer)
-    }
-
-    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.pretty.begin_object(writer)
-    }
-
-    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.pretty.end_object(writer)
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.pretty.begin_object_key(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.pretty.begin_object_value(writer)
-    }
-
-    fn end_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.pretty.end_object_value(writer)
-    }
+    text.push('\n');
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -185,13 +121,16 @@ mod tests {
     #[test]
     fn json_shows_no_hostile_character_and_reads_back_the_same() {
         let hostile = "a\u{1b}[31m\u{202e}\u{9b}\u{e0041}\\\"'\u{7f}é名";
-        let mut text = Vec::new();
-        let mut serializer = Serializer::with_formatter(&mut text, TerminalSafe::default());
-        hostile.serialize(&mut serializer).expect("serialised");
-        let text = String::from_utf8(text).expect("UTF-8");
-        assert!(text.chars().all(|character| !character.is_control()));
+        let text = terminal_safe(serde_json::to_string_pretty(&[hostile])).expect("serialised");
+        assert!(
+            text.chars()
+                .all(|character| character == '\n' || !character.is_control())
+        );
         assert!(!text.contains(['\u{202e}', '\u{e0041}']));
         assert!(text.contains("é名"));
-        assert_eq!(serde_json::from_str::<String>(&text).expect("read back"), hostile);
+        assert_eq!(
+            serde_json::from_str::<Vec<String>>(&text).expect("read back"),
+            [hostile]
+        );
     }
 }

@@ -4,14 +4,13 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use shmlimit::{Error, LimitSet, OpenError, Permit, Request, RequestError, Segment};
 
-use crate::arguments::{self, Access};
+use crate::arguments::{self, Access, SegmentPath};
 use crate::exit::{ExitCode, Failure};
 use crate::job::{self, Front, Keeper, Kept, Outcome};
 use crate::store;
@@ -73,10 +72,8 @@ pub struct Exec {
     #[arg(long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
 
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    segment: PathBuf,
+    #[command(flatten)]
+    segment: SegmentPath,
 
     /// The set whose limits are taken
     ///
@@ -172,7 +169,7 @@ impl Exec {
     fn attach(&self, left: impl Fn() -> Option<Duration>) -> Result<Segment, Failure> {
         let mut pause = SHORTEST_PAUSE;
         loop {
-            let error = match self.access.options().open(&self.segment) {
+            let error = match self.access.options().open(&self.segment.path) {
                 Err(error @ Error::Open(OpenError::TooManyParticipants { .. })) => error,
                 outcome => return Ok(outcome?),
             };

@@ -1,67 +1,101 @@
-//! The verbs, one per file.
+//! The verbs, one per file. Those of a kind are in a directory, whose `mod.rs` names them.
 
-pub mod change;
-pub mod completions;
-pub mod exec;
-pub mod fleet;
-pub mod man;
-pub mod segment;
-pub mod selftest;
-pub mod simulate;
-pub mod view;
+/// Declares `Verb`, an enum of the verbs in these files.
+macro_rules! verbs {
+    [$($file:ident::$verb:ident),+ $(,)?] => {
+        #[derive(Debug, clap::Subcommand)]
+        pub enum Verb {
+            $($verb($file::$verb)),+
+        }
 
-use std::path::Path;
-
-use shmlimit::snapshot::{HoldSnapshot, KeysSnapshot};
-
-use crate::text::human::{self, count};
-pub use crate::text::human::{amounts, as_text};
-use crate::text::{sanitise, style};
-
-/// A path, safe to print.
-fn shown(path: &Path) -> String {
-    sanitise::line(&path.to_string_lossy())
+        impl Verb {
+            pub fn run(self) -> Result<crate::exit::ExitCode, crate::exit::Failure> {
+                match self {
+                    $(Self::$verb(verb) => verb.run()),+
+                }
+            }
+        }
+    };
 }
 
-/// How full a table of keys is.
-fn occupancy(table: &KeysSnapshot) -> String {
-    let percent = table.in_use * 100 / table.rows.max(1);
-    let mut text = format!(
-        "{} of {} in use ({percent} %), at most {} of 32 in a bucket",
-        count(table.in_use),
-        human::quantity(table.rows, "row", "rows"),
-        count(table.fullest_bucket)
-    );
-    for (number, what) in [
-        (table.evicted_unused, "rows without usage evicted"),
-        (table.evicted_in_use, "rows in use evicted"),
-    ] {
-        if number > 0 {
-            text.push_str(&format!(", {} {what}", count(number)));
+mod change;
+mod completions;
+mod exec;
+mod fleet;
+mod man;
+mod segment;
+mod selftest;
+mod simulate;
+mod view;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+use crate::exit::{ExitCode, Failure};
+
+/// Creates, inspects, repairs and removes shmlimit segments
+///
+/// A segment is a file, usually in /dev/shm, that holds sets of limits shared by every process that has it open.
+#[derive(Debug, Parser)]
+#[command(name = "limitctl", version, after_long_help = ExitCode::EXPLANATION)]
+pub struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    #[command(flatten)]
+    Segment(segment::Verb),
+    Exec(exec::Exec),
+    #[command(flatten)]
+    View(view::Verb),
+    Fleet(fleet::Fleet),
+    #[command(flatten)]
+    Change(change::Verb),
+    Simulate(simulate::Simulate),
+    Selftest(selftest::Selftest),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+impl Arguments {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        match self.verb {
+            Verb::Segment(verb) => verb.run(),
+            Verb::Exec(exec) => exec.run(),
+            Verb::View(verb) => verb.run(),
+            Verb::Fleet(fleet) => fleet.run(),
+            Verb::Change(verb) => verb.run(),
+            Verb::Simulate(simulate) => simulate.run(),
+            Verb::Selftest(selftest) => selftest.run(),
+            Verb::Completions(completions) => completions.run(&mut Self::command()),
+            Verb::Man(man) => man.run(Self::command()),
         }
     }
-    text
 }
 
-/// The label of a hold's request.
-fn label(hold: &HoldSnapshot) -> String {
-    hold.label.as_deref().map(sanitise::line).unwrap_or_default()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The heading of the column of labels; empty if there are none.
-fn label_heading(holds: &[HoldSnapshot]) -> &'static str {
-    let has_labels = holds.iter().any(|hold| hold.label.is_some());
-    if has_labels { "LABEL" } else { "" }
-}
+    #[test]
+    fn the_arguments_are_well_formed() {
+        Arguments::command().debug_assert();
+    }
 
-/// Names and texts in two columns.
-fn aligned(facts: &[(&str, String)]) -> String {
-    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    facts
-        .iter()
-        .map(|(name, text)| {
-            let name = style::paint(style::FAINT, format!("{name:width$}"));
-            format!("  {name}  {text}\n")
-        })
-        .collect()
+    #[test]
+    fn every_verb_and_every_argument_has_short_and_long_help() {
+        for verb in Arguments::command().get_subcommands() {
+            let name = verb.get_name();
+            assert!(
+                verb.get_about().is_some() && verb.get_long_about().is_some(),
+                "{name}"
+            );
+            for argument in verb.get_arguments() {
+                let id = argument.get_id();
+                assert!(argument.get_help().is_some(), "{name} {id}");
+                assert!(argument.get_long_help().is_some(), "{name} {id}");
+            }
+        }
+    }
 }

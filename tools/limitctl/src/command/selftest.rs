@@ -5,26 +5,23 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use super::{as_text, shown};
+use crate::arguments::{Form, Report};
 use crate::diagnosis::{Host, Space};
 use crate::exit::{ExitCode, Failure};
-use crate::output;
 use crate::selftest::{Check, Stage};
-use crate::text::table::{Cell, Side, Table};
-use crate::text::{sanitise, style};
+use crate::text::table::{Cell, Table};
+use crate::text::{human, sanitise, style};
 
 /// Try out whether limits work on this file system and this kernel
 ///
 /// Creates segments in a directory of its own, with processes of its own, which it stops and kills: whether a lock is taken
 /// over, who is taken for dead, how long a waiter takes to go on, whether the processor's counter tells the time. Takes some
-/// seconds, and removes everything that it made. Ends with exit code 1 where something does not work.
+/// seconds, and removes everything that it made. Ends with exit code 1 where something does not work. As JSON, what was measured
+/// is numbers.
 #[derive(Args, Debug)]
 pub struct Selftest {
-    /// Print JSON
-    ///
-    /// It says the same as the text, with what was measured as numbers; times are in seconds.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 
     /// Where segments are to be
     ///
@@ -35,7 +32,7 @@ pub struct Selftest {
 
 /// The checks that were made, and where.
 #[derive(Debug, Serialize)]
-struct Report {
+struct Outcome {
     directory: PathBuf,
     #[serde(flatten)]
     space: Option<Space>,
@@ -46,12 +43,8 @@ struct Report {
 
 impl Selftest {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let report = Report::of(&self.directory)?;
-        if self.json {
-            output::print_json(&report)?;
-        } else {
-            output::print(&report.text())?;
-        }
+        let report = Outcome::of(&self.directory)?;
+        self.form.print(&report)?;
         Ok(if report.passed {
             ExitCode::Done
         } else {
@@ -60,7 +53,7 @@ impl Selftest {
     }
 }
 
-impl Report {
+impl Outcome {
     fn of(directory: &Path) -> Result<Self, Failure> {
         let (host, _) = Host::examine(&[]);
         let stage = Stage::new(directory)?;
@@ -69,14 +62,16 @@ impl Report {
         let checks = checks?;
         closed?;
         Ok(Self {
-            directory: as_text(directory),
+            directory: human::as_text(directory),
             space: Space::under(directory),
             host,
             passed: checks.iter().all(|check| check.passed),
             checks,
         })
     }
+}
 
+impl Report for Outcome {
     fn text(&self) -> String {
         let place = self
             .space
@@ -84,33 +79,23 @@ impl Report {
             .map_or("?", |space| space.file_system.as_str());
         let title = format!(
             "{} on {place}, Linux {}, {}",
-            shown(&self.directory),
+            human::path(&self.directory),
             self.host.kernel,
             self.host.c_library
         );
-        let mut table = Table::new(&[
-            ("CHECK", Side::Left),
-            ("", Side::Left),
-            ("WHAT WAS SEEN", Side::Left),
-        ]);
-        for check in &self.checks {
-            let outcome = if check.passed {
-                Cell::styled("ok", style::GOOD)
-            } else {
-                Cell::styled("failed", style::BAD)
-            };
-            table.row(vec![
-                check.check.into(),
-                outcome,
-                sanitise::line(&check.what).into(),
-            ]);
-        }
+        let table = Table::of(&self.checks)
+            .left("CHECK", |check| check.check)
+            .left("", |check| match check.passed {
+                true => Cell::styled("ok", style::GOOD),
+                false => Cell::styled("failed", style::BAD),
+            })
+            .left("WHAT WAS SEEN", |check| sanitise::line(&check.what));
         let verdict = if self.passed {
             style::paint(style::GOOD, "limits work here")
         } else {
             style::paint(style::BAD, "limits do not work here")
         };
-        let title = style::paint(style::TITLE, sanitise::line(&title));
+        let title = style::title(&sanitise::line(&title));
         format!("{title}\n{}{verdict}\n", table.render(2))
     }
 }

@@ -8,7 +8,6 @@ use clap::Args;
 use serde::Serialize;
 use shmlimit::Declaration;
 
-use super::shown;
 use crate::exit::{ExitCode, Failure};
 use crate::output::{self, Lines};
 use crate::simulation::comparison::{Comparison, Flip};
@@ -16,7 +15,7 @@ use crate::simulation::replay::Simulation;
 use crate::simulation::summary::Summary;
 use crate::simulation::trace::{Action, Event, Take, Trace};
 use crate::simulation::verdict::EventVerdict;
-use crate::text::style;
+use crate::text::{human, style};
 
 /// Try limits out on a trace of requests
 ///
@@ -139,7 +138,7 @@ impl Simulate {
             let input = Box::new(io::stdin().lock());
             return Ok(Trace::new(input, "standard input".to_owned()));
         }
-        let name = shown(&self.trace);
+        let name = human::path(&self.trace);
         let file = File::open(&self.trace)
             .map_err(|error| Failure::of_system(&error, format!("cannot open the trace {name}")))?;
         Ok(Trace::new(Box::new(BufReader::new(file)), name))
@@ -168,11 +167,7 @@ impl Simulate {
 }
 
 fn headed(path: &Path, summary: &Summary) -> String {
-    format!(
-        "\n{}\n{}",
-        style::paint(style::TITLE, shown(path)),
-        summary.text()
-    )
+    format!("\n{}\n{}", style::title(&human::path(path)), summary.text())
 }
 
 fn read(path: &Path) -> Result<Declaration, Failure> {
@@ -183,7 +178,7 @@ fn read(path: &Path) -> Result<Declaration, Failure> {
 fn located(path: &Path, failure: Failure) -> Failure {
     match failure.code {
         ExitCode::Declaration => Failure {
-            message: format!("{}: {}", shown(path), failure.message),
+            message: format!("{}: {}", human::path(path), failure.message),
             ..failure
         },
         _ => failure,

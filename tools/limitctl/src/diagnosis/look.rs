@@ -5,8 +5,8 @@ use shmlimit::Error;
 use shmlimit::snapshot::{Diagnosis, ProcessId, SegmentReader, SegmentSnapshot};
 
 use super::host::process::{activity, id_here};
+use crate::state;
 use crate::text::process;
-use crate::whereabouts::Whereabouts;
 
 /// Who uses a segment.
 #[derive(Debug, Serialize)]
@@ -74,7 +74,7 @@ impl Look {
 
     /// Whether its locks and owners are void, because the next process that opens it starts it cold.
     pub fn is_void(&self) -> bool {
-        Whereabouts::of(&self.snapshot) == Whereabouts::Nowhere
+        state::is_void(&self.snapshot)
     }
 
     pub fn usage(&self) -> Usage {

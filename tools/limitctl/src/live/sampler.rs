@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
 use serde_json::Value;
 use shmlimit::snapshot::{KeyFingerprint, KeySnapshot, SegmentReader, SegmentSnapshot, SetSnapshot};
 use shmlimit::{Declaration, Error};
@@ -14,8 +13,8 @@ use super::hottest::KeyCounters;
 use crate::bounds::snapshot_with_bounds;
 use crate::reveal::Reveal;
 use crate::set_files::{FileIdentities, identity};
+use crate::state::State;
 use crate::text::human::as_text;
-use crate::whereabouts::Whereabouts;
 
 /// Looks at a segment repeatedly, and at its successor if it is replaced.
 #[derive(Debug)]
@@ -43,21 +42,6 @@ pub struct Look {
     pub declaration: Declaration,
     /// The activity of each set of the snapshot.
     activity: Vec<SetActivity>,
-}
-
-/// Whether a segment is usable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    Ok,
-    /// From another boot or namespace, or a copy, and not used by any process.
-    Cold,
-    /// In use in another namespace, such as a container's.
-    Elsewhere,
-    /// Attached processes must open its successor.
-    Retired,
-    /// The file no longer exists.
-    Removed,
 }
 
 #[derive(Debug)]
@@ -140,12 +124,10 @@ impl Sampler {
             at,
             sets: names.zip(totals).collect(),
         });
-        let state = match (is_there, snapshot.retired, Whereabouts::of(&snapshot)) {
-            (false, ..) => State::Removed,
-            (true, true, _) => State::Retired,
-            (true, false, Whereabouts::Nowhere) => State::Cold,
-            (true, false, Whereabouts::Elsewhere) => State::Elsewhere,
-            (true, false, Whereabouts::Here) => State::Ok,
+        let state = if is_there {
+            State::of(&snapshot)
+        } else {
+            State::Removed
         };
         Ok(Look {
             utc,
@@ -188,18 +170,5 @@ impl Look {
             set["activity"] = serde_json::to_value(activity)?;
         }
         Ok(described)
-    }
-}
-
-impl State {
-    /// The state in a word and, if it is unusual, what it means.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Cold => "cold: the next process to open it voids its locks and owners",
-            Self::Elsewhere => "in use elsewhere: here it can only be looked at",
-            Self::Retired => "retired: attached processes must open its successor",
-            Self::Removed => "removed: there is no file of this name any more",
-        }
     }
 }

@@ -59,8 +59,8 @@ fn lines(screen: &Screen, found: &KeySnapshot) -> Vec<Line<'static>> {
 
 fn limit_line(screen: &Screen, limit: &KeyLimitSnapshot) -> Line<'static> {
     let name = Span::raw(pad(&sanitise::line(&limit.name), 24));
-    let standing = key::standing(limit);
-    let text = standing.text();
+    let left = key::left(limit);
+    let text = left.text();
     let style = if limit.remaining == 0 {
         WARNING
     } else {

@@ -5,12 +5,12 @@ mod cells;
 mod key_page;
 mod lists;
 mod overview;
+#[cfg(test)]
+mod screen_tests;
 mod set_page;
 mod signs;
 pub mod state;
 pub mod terminal;
-#[cfg(test)]
-mod tests;
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -18,7 +18,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use unicode_width::UnicodeWidthChar;
 
-use crate::live::sampler::State;
+use crate::state::State;
 use crate::text::human::{self, count};
 use crate::text::sanitise;
 use cells::{FAINT, GOOD, TITLE, WARNING, fit};

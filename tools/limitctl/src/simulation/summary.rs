@@ -12,7 +12,7 @@ use super::replay::Charged;
 use super::timeline::Timeline;
 use super::verdict::EventVerdict;
 use crate::text::human::{self, count};
-use crate::text::table::{Side, Table};
+use crate::text::table::Table;
 use crate::text::{sanitise, style};
 
 /// A declaration's decisions on a trace, summed up.
@@ -194,28 +194,19 @@ impl SetSummary {
     }
 
     fn text(&self) -> String {
-        let mut table = Table::new(&[
-            ("LIMIT", Side::Left),
-            ("KIND", Side::Left),
-            ("USED", Side::Right),
-            ("MOST IN 1S", Side::Right),
-            ("MOST HELD", Side::Right),
-            ("REFUSED", Side::Right),
-        ]);
-        for limit in &self.limits {
-            table.row(vec![
-                sanitise::line(&limit.limit).into(),
-                limit.kind.to_string().into(),
-                count(limit.used).into(),
-                count(limit.max_in_a_second.max).into(),
-                limit.max_held_at_once.map(count).unwrap_or_default().into(),
-                count(limit.refused).into(),
-            ]);
-        }
+        let table = Table::of(&self.limits)
+            .left("LIMIT", |limit| sanitise::line(&limit.limit))
+            .left("KIND", |limit| limit.kind)
+            .right("USED", |limit| count(limit.used))
+            .right("MOST IN 1S", |limit| count(limit.max_in_a_second.max))
+            .right("MOST HELD", |limit| {
+                limit.max_held_at_once.map(count).unwrap_or_default()
+            })
+            .right("REFUSED", |limit| count(limit.refused));
         format!(
             "{} {}\n  {}; in a second at most {}, {} admitted\n{}",
-            style::paint(style::TITLE, "set"),
-            style::paint(style::TITLE, sanitise::line(&self.set)),
+            style::title("set"),
+            style::title(&sanitise::line(&self.set)),
             self.outcomes.text(),
             human::quantity(self.max_requests_in_a_second.max, "request", "requests"),
             count(self.max_admitted_in_a_second.max),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::text::human;
-use crate::text::table::{Side, Table};
+use crate::text::table::Table;
 
 const MAX_ROWS: u64 = 40;
 
@@ -119,21 +119,15 @@ impl Timeline {
             return String::new();
         };
         let worth = max.div_ceil(MAX_MARKS).max(1);
-        let mut table = Table::new(&[
-            ("FROM", Side::Left),
-            ("ADMITTED", Side::Right),
-            ("REFUSED", Side::Right),
-            ("", Side::Left),
-        ]);
-        for (from_ms, row) in self.dated_rows() {
-            let marks = |count: u64, mark: &str| mark.repeat(count.div_ceil(worth) as usize);
-            table.row(vec![
-                human::instant_with_millis(from_ms).into(),
-                human::count(row.admitted).into(),
-                human::count(row.refused).into(),
-                format!("{}{}", marks(row.admitted, "#"), marks(row.refused, "x")).into(),
-            ]);
-        }
+        let marks = |count: u64, mark: &str| mark.repeat(count.div_ceil(worth) as usize);
+        let rows: Vec<(u64, &Row)> = self.dated_rows().collect();
+        let table = Table::of(&rows)
+            .left("FROM", |(from_ms, _)| human::instant_with_millis(*from_ms))
+            .right("ADMITTED", |(_, row)| human::count(row.admitted))
+            .right("REFUSED", |(_, row)| human::count(row.refused))
+            .left("", |(_, row)| {
+                format!("{}{}", marks(row.admitted, "#"), marks(row.refused, "x"))
+            });
         let length = human::duration(Duration::from_millis(self.row_ms()));
         format!(
             "a row is {length}; # is up to {worth} admitted, x up to {worth} refused\n{}",

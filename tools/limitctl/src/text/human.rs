@@ -85,6 +85,11 @@ pub fn as_text(path: &Path) -> PathBuf {
     path.to_string_lossy().into_owned().into()
 }
 
+/// A path, safe to print.
+pub fn path(path: &Path) -> String {
+    super::sanitise::line(&path.to_string_lossy())
+}
+
 /// Amounts of limits on one line.
 pub fn amounts(amounts: &BTreeMap<String, u64>) -> String {
     let amounts: Vec<String> = amounts
@@ -126,6 +131,15 @@ pub fn rate(per_second: Option<f64>) -> String {
         Some(some) if some < 99.95 => format!("{some:.1}"),
         Some(many) => count(many.round() as u64),
     }
+}
+
+/// The counts that are not zero, each with what it counts.
+pub fn counted(counts: &[(&str, u64)]) -> String {
+    let counts = counts.iter().filter(|(_, number)| *number > 0);
+    let texts: Vec<String> = counts
+        .map(|(what, number)| format!("{} {what}", count(*number)))
+        .collect();
+    texts.join(", ")
 }
 
 /// A number and what it counts.

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::net::IpAddr;
 
-use shmlimit::snapshot::{KeyLabel, KeyLimitSnapshot};
+use shmlimit::snapshot::{KeyLabel, KeyLimitSnapshot, KeysSnapshot};
 
 use super::human::{self, count};
 use super::table::Cell;
@@ -24,6 +24,11 @@ pub fn key(label: &KeyLabel) -> String {
         shown.push_str(&format!("... ({}) #{fingerprint:.8}", human::bytes(bytes)));
     }
     shown
+}
+
+/// A key on one line; empty if there is none.
+pub fn of(label: Option<&KeyLabel>) -> String {
+    label.map(key).unwrap_or_default()
 }
 
 /// A key that someone typed, whole.
@@ -47,8 +52,24 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// How full a table of keys is.
+pub fn occupancy(table: &KeysSnapshot) -> String {
+    let percent = table.in_use * 100 / table.rows.max(1);
+    let evicted = human::counted(&[
+        ("rows without usage evicted", table.evicted_unused),
+        ("rows in use evicted", table.evicted_in_use),
+    ]);
+    format!(
+        "{} of {} in use ({percent} %), at most {} of 32 in a bucket{}{evicted}",
+        count(table.in_use),
+        human::quantity(table.rows, "row", "rows"),
+        count(table.fullest_bucket),
+        if evicted.is_empty() { "" } else { ", " },
+    )
+}
+
 /// What is left of a limit, and how long until it is full.
-pub fn standing(limit: &KeyLimitSnapshot) -> Cell {
+pub fn left(limit: &KeyLimitSnapshot) -> Cell {
     let Some(max) = limit.found_capacity.or(limit.burst) else {
         return "unlimited".into();
     };

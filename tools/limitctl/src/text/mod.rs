@@ -1,6 +1,7 @@
 //! How things are shown to people.
 
 pub mod declared;
+pub mod facts;
 pub mod fleet;
 pub mod human;
 pub mod key;

@@ -5,11 +5,10 @@ use unicode_width::UnicodeWidthStr;
 
 use super::style;
 
-/// The alignment of a cell in its column.
+/// The alignment of the cells of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+enum Side {
     Left,
-    /// For numbers.
     Right,
 }
 
@@ -39,62 +38,74 @@ impl<T: ToString> From<T> for Cell {
     }
 }
 
-/// Rows under a heading, in columns as wide as their widest cell.
+/// Items as rows under a heading, in columns as wide as their widest cell.
 #[derive(Debug)]
-pub struct Table {
-    columns: Vec<Side>,
-    rows: Vec<Vec<Cell>>,
+pub struct Table<'a, T> {
+    items: Vec<&'a T>,
+    columns: Vec<Column>,
 }
 
-impl Table {
-    pub fn new(columns: &[(&str, Side)]) -> Self {
+/// The cells of a column, the heading first.
+#[derive(Debug)]
+struct Column {
+    side: Side,
+    cells: Vec<Cell>,
+}
+
+impl<'a, T> Table<'a, T> {
+    /// A table with a row for each item, and no columns yet.
+    pub fn of(items: impl IntoIterator<Item = &'a T>) -> Self {
         Self {
-            columns: columns.iter().map(|(_, side)| *side).collect(),
-            rows: vec![
-                columns
-                    .iter()
-                    .map(|(heading, _)| Cell::styled(heading, style::FAINT))
-                    .collect(),
-            ],
+            items: items.into_iter().collect(),
+            columns: Vec::new(),
         }
     }
 
-    pub fn row(&mut self, cells: Vec<Cell>) {
-        debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(cells);
+    /// Adds a column of texts.
+    pub fn left<C: Into<Cell>>(self, heading: &str, cell: impl FnMut(&'a T) -> C) -> Self {
+        self.column(heading, Side::Left, cell)
+    }
+
+    /// Adds a column of numbers.
+    pub fn right<C: Into<Cell>>(self, heading: &str, cell: impl FnMut(&'a T) -> C) -> Self {
+        self.column(heading, Side::Right, cell)
+    }
+
+    fn column<C: Into<Cell>>(mut self, heading: &str, side: Side, mut cell: impl FnMut(&'a T) -> C) -> Self {
+        let heading = Cell::styled(heading, style::FAINT);
+        let cells = self.items.iter().map(|item| cell(item).into());
+        let cells = std::iter::once(heading).chain(cells).collect();
+        self.columns.push(Column { side, cells });
+        self
     }
 
     /// The table, each line indented.
     pub fn render(&self, indent: usize) -> String {
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.text.width())
-                .max()
-                .unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let widths = self.columns.iter().map(|column| {
+            let widths = column.cells.iter().map(|cell| cell.text.width());
+            widths.max().unwrap_or(0)
+        });
+        let widths: Vec<usize> = widths.collect();
         let mut text = String::new();
-        for row in &self.rows {
-            let mut line = " ".repeat(indent);
+        for row in 0..=self.items.len() {
+            text.push_str(&" ".repeat(indent));
             // Spaces to write before the next text, so that no line ends in spaces.
             let mut owed = 0;
-            for ((cell, side), width) in row.iter().zip(&self.columns).zip(&widths) {
+            for (column, width) in self.columns.iter().zip(&widths) {
+                let cell = &column.cells[row];
                 let padding = width.saturating_sub(cell.text.width());
-                let (before, after) = match side {
+                let (before, after) = match column.side {
                     Side::Left => (0, padding),
                     Side::Right => (padding, 0),
                 };
                 owed += before;
                 if !cell.text.is_empty() {
-                    line.push_str(&" ".repeat(owed));
-                    line.push_str(&style::paint(cell.style, &cell.text));
+                    text.push_str(&" ".repeat(owed));
+                    text.push_str(&style::paint(cell.style, &cell.text));
                     owed = 0;
                 }
                 owed += after + 2;
             }
-            text.push_str(&line);
             text.push('\n');
         }
         text
@@ -107,9 +118,10 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_spaces() {
-        let mut table = Table::new(&[("NAME", Side::Left), ("HELD", Side::Right), ("NOTE", Side::Left)]);
-        table.row(vec!["名前 x".into(), 1_000.into(), "".into()]);
-        table.row(vec!["a".into(), 1.into(), "long".into()]);
+        let table = Table::of(&[("名前 x", 1_000, ""), ("a", 1, "long")])
+            .left("NAME", |item| item.0)
+            .right("HELD", |item| item.1)
+            .left("NOTE", |item| item.2);
         let plain = anstream::adapter::strip_str(&table.render(2)).to_string();
         assert_eq!(
             plain,

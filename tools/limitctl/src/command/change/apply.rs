@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use shmlimit::Declaration;
 
+use crate::arguments::SegmentPath;
 use crate::change::Change;
 use crate::exit::{ExitCode, Failure};
 
@@ -21,10 +22,8 @@ pub struct Apply {
     #[command(flatten)]
     change: Change,
 
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    segment: PathBuf,
+    #[command(flatten)]
+    segment: SegmentPath,
 
     /// The declaration, in TOML
     ///
@@ -35,7 +34,6 @@ pub struct Apply {
 impl Apply {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let asked = Declaration::from_toml_file(&self.declaration).map_err(shmlimit::Error::from)?;
-        self.change.carry_out(&self.segment, |_| Ok(asked))?;
-        Ok(ExitCode::Done)
+        self.change.carry_out(&self.segment.path, |_| Ok(asked))
     }
 }

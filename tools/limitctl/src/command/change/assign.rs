@@ -2,11 +2,10 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::arguments::Access;
+use crate::arguments::{Access, SegmentPath};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::{key, sanitise};
@@ -24,10 +23,8 @@ pub struct Assign {
     #[command(flatten)]
     access: Access,
 
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    segment: PathBuf,
+    #[command(flatten)]
+    segment: SegmentPath,
 
     /// The set
     ///
@@ -47,7 +44,7 @@ pub struct Assign {
 
 impl Assign {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let segment = self.access.options().open(&self.segment)?;
+        let segment = self.access.options().open(&self.segment.path)?;
         let set = segment.set(&self.set)?;
         let key = set.key(self.key.as_bytes())?;
         let before = key.tier()?;

@@ -2,13 +2,13 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use clap::Args;
 use shmlimit::declare::Amount;
 use shmlimit::{Declaration, Error, RequestError, Window};
 use toml::{Table, Value};
 
+use crate::arguments::SegmentPath;
 use crate::change::{Change, Step};
 use crate::exit::{ExitCode, Failure};
 use crate::text::key;
@@ -32,10 +32,8 @@ pub struct Edit {
     #[command(flatten)]
     change: Change,
 
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    segment: PathBuf,
+    #[command(flatten)]
+    segment: SegmentPath,
 
     /// The set
     ///
@@ -103,16 +101,15 @@ const AUTO: &str = "auto";
 impl Edit {
     pub fn run(self) -> Result<ExitCode, Failure> {
         match &self.key {
-            Some(key) => self.override_capacity(key.as_bytes())?,
+            Some(key) => self.override_capacity(key.as_bytes()),
             None => self
                 .change
-                .carry_out(&self.segment, |in_force| self.edited(in_force))?,
+                .carry_out(&self.segment.path, |in_force| self.edited(in_force)),
         }
-        Ok(ExitCode::Done)
     }
 
     /// Gives a key its own capacity, or takes it away.
-    fn override_capacity(&self, key: &[u8]) -> Result<(), Failure> {
+    fn override_capacity(&self, key: &[u8]) -> Result<ExitCode, Failure> {
         let value = match &self.values[..] {
             [Assignment { field, value }] if field == "capacity" => value,
             _ => {
@@ -122,7 +119,7 @@ impl Edit {
                 ));
             }
         };
-        let segment = self.change.open(&self.segment)?;
+        let segment = self.change.open(&self.segment.path)?;
         let set = segment.set(&self.set)?;
         let key_of_set = set.key(key)?;
         let own = || -> Result<Option<u64>, Error> {
@@ -161,7 +158,7 @@ impl Edit {
         };
         let changed = before != after;
         self.change
-            .report(&self.segment, changed.then_some(step).into_iter().collect())
+            .report(&self.segment.path, changed.then_some(step).into_iter().collect())
     }
 
     /// The declaration with the new values.
@@ -225,9 +222,7 @@ impl Edit {
         let text = toml::to_string(&declaration).map_err(not_understood)?;
         Ok(Declaration::from_toml(&text).map_err(Error::from)?)
     }
-}
 
-impl Edit {
     fn without_credit(&self) -> Failure {
         Failure::new(
             ExitCode::Usage,

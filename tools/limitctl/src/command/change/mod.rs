@@ -1,6 +1,8 @@
 //! Verbs that change declarations or counts, one per file.
 
-pub mod apply;
-pub mod assign;
-pub mod edit;
-pub mod reset;
+mod apply;
+mod assign;
+mod edit;
+mod reset;
+
+verbs![apply::Apply, edit::Edit, assign::Assign, reset::Reset];

@@ -2,13 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use clap::Args;
 use shmlimit::request::KeyReset;
 use shmlimit::{Error, LimitSet, RequestError};
 
-use crate::arguments::Access;
+use crate::arguments::{Access, SegmentPath};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::{key, sanitise};
@@ -34,10 +33,8 @@ pub struct Reset {
     #[arg(long, value_name = "KEY", requires = "set", conflicts_with = "counters")]
     key: Option<OsString>,
 
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    path: PathBuf,
+    #[command(flatten)]
+    segment: SegmentPath,
 
     /// The set; every set unless given
     ///
@@ -53,7 +50,7 @@ pub struct Reset {
 
 impl Reset {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let segment = self.access.options().open(&self.path)?;
+        let segment = self.access.options().open(&self.segment.path)?;
         let sets: Vec<LimitSet> = match &self.set {
             Some(name) => vec![segment.set(name)?],
             None => segment.sets().collect(),

@@ -10,12 +10,11 @@ use shmlimit::Segment;
 
 use super::part::{Part, Shared};
 use crate::arguments::{Access, duration};
-use crate::command::shown;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::store;
-use crate::text::human::count;
-use crate::text::{fleet, sanitise};
+use crate::text::human::{self, count};
+use crate::text::sanitise;
 
 /// The pause between two looks at whether everything is given back.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
@@ -58,7 +57,7 @@ impl Drain {
         Part::of(&self.segment, &segment.snapshot()?)?;
         segment.fleet().set_draining(!self.end)?;
         if self.end {
-            let path = shown(&self.segment);
+            let path = human::path(&self.segment);
             output::print(&format!("{path}: asks for leases again\n"))?;
             return Ok(ExitCode::Done);
         }
@@ -69,7 +68,7 @@ impl Drain {
         loop {
             let left = self.left(&segment)?;
             if left.is_empty() {
-                let path = shown(&self.segment);
+                let path = human::path(&self.segment);
                 output::print(&format!("{path}: everything is given back\n"))?;
                 return Ok(ExitCode::Done);
             }
@@ -90,7 +89,7 @@ impl Drain {
             text
         });
         if !text.is_empty() {
-            let _ = write!(text, "duty: {}", fleet::duty(&snapshot, part.fleet));
+            let _ = write!(text, "duty: {}", part.duty());
         }
         Ok(text)
     }

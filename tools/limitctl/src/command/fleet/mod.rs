@@ -3,20 +3,18 @@
 mod drain;
 mod part;
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use shmlimit::fleet::LeaseSnapshot;
-use shmlimit::snapshot::{SegmentReader, SegmentSnapshot};
+use shmlimit::snapshot::SegmentReader;
 
-use crate::command::{aligned, shown};
+use crate::arguments::{Form, Report, SegmentPath};
 use crate::exit::{ExitCode, Failure};
-use crate::output;
+use crate::text::facts::Facts;
 use crate::text::human::{self, count};
-use crate::text::table::{Cell, Side, Table};
+use crate::text::table::{Cell, Table};
 use crate::text::{fleet, sanitise, style};
 use drain::Drain;
-use part::{Part, Shared};
+use part::Part;
 
 /// Show what is leased of the limits that hosts share
 ///
@@ -30,17 +28,11 @@ pub struct Fleet {
     #[command(subcommand)]
     action: Option<Action>,
 
-    /// Print JSON
-    ///
-    /// Amounts are in the units that the limits count in, times in seconds.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program. Symbolic links are not followed.
-    #[arg(required = true)]
-    segment: Option<PathBuf>,
+    #[command(flatten)]
+    segment: Option<SegmentPath>,
 }
 
 /// What can be done besides showing it.
@@ -54,79 +46,68 @@ impl Fleet {
         if let Some(Action::Drain(drain)) = self.action {
             return drain.run();
         }
-        let path = self.segment.unwrap_or_default();
+        // The parser requires it.
+        let path = self.segment.map(|segment| segment.path).unwrap_or_default();
         let snapshot = SegmentReader::open(&path)?.snapshot()?;
         let part = Part::of(&path, &snapshot)?;
-        if self.json {
-            output::print_json(&part)?;
-        } else {
-            output::print(&text(&part, &snapshot))?;
+        self.form.print(&part)
+    }
+}
+
+impl Report for Part<'_> {
+    fn text(&self) -> String {
+        let mut host = format!("{:016x}", self.fleet.host);
+        if let Some(name) = &self.fleet.host_name {
+            host.push_str(&format!(", named {}", sanitise::line(name)));
         }
-        Ok(ExitCode::Done)
-    }
-}
-
-fn text(part: &Part<'_>, snapshot: &SegmentSnapshot) -> String {
-    let Part {
-        path,
-        fleet: part,
-        limits,
-    } = part;
-    let mut host = format!("{:016x}", part.host);
-    if let Some(name) = &part.host_name {
-        host.push_str(&format!(", named {}", sanitise::line(name)));
-    }
-    let facts = [
-        ("store", sanitise::line(&part.url)),
-        ("host", host),
-        ("duty", fleet::duty(snapshot, part)),
-    ];
-    let mut text = format!("{}\n{}", style::paint(style::TITLE, shown(path)), aligned(&facts));
-    text.push('\n');
-    if limits.is_empty() {
-        text.push_str("  no limit is shared\n");
-        return text;
-    }
-    text.push_str(&leases(limits).render(2));
-    text.push('\n');
-    text.push_str(&counts(limits).render(2));
-    text
-}
-
-/// What is leased, and the store's answers.
-fn leases(limits: &[Shared<'_>]) -> Table {
-    let mut table = Table::new(&[
-        ("SET", Side::Left),
-        ("LIMIT", Side::Left),
-        ("SHARED AS", Side::Left),
-        ("OUTAGE", Side::Left),
-        ("LEFT", Side::Right),
-        ("FOR", Side::Right),
-        ("SHARE", Side::Right),
-        ("STORE", Side::Left),
-        ("ANSWERED", Side::Right),
-    ]);
-    for Shared {
-        set, limit, lease, ..
-    } in limits
-    {
-        let answered = match lease.answered_ago {
-            Some(time) => format!("{} ago", human::duration(time)),
-            None => "never".to_owned(),
+        let facts = Facts::default()
+            .fact("store", sanitise::line(&self.fleet.url))
+            .fact("host", host)
+            .fact("duty", self.duty());
+        let tables = if self.limits.is_empty() {
+            "  no limit is shared\n".to_owned()
+        } else {
+            format!("{}\n{}", self.leases(), self.counts())
         };
-        table.row(vec![
-            sanitise::line(set).into(),
-            sanitise::line(limit).into(),
-            sanitise::line(&lease.key).into(),
-            lease.outage.as_str().into(),
-            left(lease),
-            human::duration(lease.valid_for).into(),
-            count(lease.share).into(),
-            fleet::answer(lease),
-            answered.into(),
-        ]);
+        let path = style::title(&human::path(&self.path));
+        format!("{path}\n{}\n{tables}", facts.render())
     }
-    table
+}
+
+impl Part<'_> {
+    /// What is leased, and the store's answers.
+    fn leases(&self) -> String {
+        Table::of(&self.limits)
+            .left("SET", |shared| sanitise::line(shared.set))
+            .left("LIMIT", |shared| sanitise::line(shared.limit))
+            .left("SHARED AS", |shared| sanitise::line(&shared.lease.key))
+            .left("OUTAGE", |shared| shared.lease.outage.as_str())
+            .right("LEFT", |shared| left(shared.lease))
+            .right("FOR", |shared| human::duration(shared.lease.valid_for))
+            .right("SHARE", |shared| count(shared.lease.share))
+            .left("STORE", |shared| fleet::answer(shared.lease))
+            .right("ANSWERED", |shared| match shared.lease.answered_ago {
+                Some(time) => format!("{} ago", human::duration(time)),
+                None => "never".to_owned(),
+            })
+            .render(2)
+    }
+
+    fn counts(&self) -> String {
+        Table::of(&self.limits)
+            .left("SET", |shared| sanitise::line(shared.set))
+            .left("LIMIT", |shared| sanitise::line(shared.limit))
+            .right("REQUESTS", |shared| count(shared.lease.counts.requests))
+            .right("GRANTS", |shared| count(shared.lease.counts.grants))
+            .right("FAILURES", |shared| count(shared.lease.counts.failures))
+            .right("UNITS EXPIRED", |shared| count(shared.lease.counts.expired_units))
+            .right("UNUSED IN A ROW", |shared| count(shared.lease.unused_in_a_row))
+            .left("", |shared| match shared.lease.asking {
+                true => format!("request {} is not answered yet", count(shared.lease.sequence)),
+                false => String::new(),
+            })
+            .render(2)
+    }
 }
 
 fn left(lease: &LeaseSnapshot) -> Cell {
@@ -134,38 +115,4 @@ fn left(lease: &LeaseSnapshot) -> Cell {
         0 => Cell::styled("0", style::WARNING),
         left => count(left).into(),
     }
-}
-
-fn counts(limits: &[Shared<'_>]) -> Table {
-    let mut table = Table::new(&[
-        ("SET", Side::Left),
-        ("LIMIT", Side::Left),
-        ("REQUESTS", Side::Right),
-        ("GRANTS", Side::Right),
-        ("FAILURES", Side::Right),
-        ("UNITS EXPIRED", Side::Right),
-        ("UNUSED IN A ROW", Side::Right),
-        ("", Side::Left),
-    ]);
-    for Shared {
-        set, limit, lease, ..
-    } in limits
-    {
-        let counts = lease.counts;
-        table.row(vec![
-            sanitise::line(set).into(),
-            sanitise::line(limit).into(),
-            count(counts.requests).into(),
-            count(counts.grants).into(),
-            count(counts.failures).into(),
-            count(counts.expired_units).into(),
-            count(lease.unused_in_a_row).into(),
-            if lease.asking {
-                format!("request {} is not answered yet", count(lease.sequence)).into()
-            } else {
-                "".into()
-            },
-        ]);
-    }
-    table
 }

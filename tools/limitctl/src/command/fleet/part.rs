@@ -7,8 +7,8 @@ use shmlimit::declare::Kind;
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
 use shmlimit::snapshot::SegmentSnapshot;
 
-use crate::command::{as_text, shown};
 use crate::exit::{ExitCode, Failure};
+use crate::text::{fleet, human};
 
 /// A segment's part in a fleet.
 #[derive(Debug, Serialize)]
@@ -17,6 +17,8 @@ pub struct Part<'a> {
     #[serde(flatten)]
     pub fleet: &'a FleetSnapshot,
     pub limits: Vec<Shared<'a>>,
+    #[serde(skip)]
+    snapshot: &'a SegmentSnapshot,
 }
 
 /// A limit that hosts share.
@@ -44,16 +46,22 @@ impl<'a> Part<'a> {
             shared.collect::<Vec<_>>()
         });
         let Some(fleet) = &snapshot.fleet else {
-            let path = shown(path);
+            let path = human::path(path);
             return Err(Failure::new(
                 ExitCode::Usage,
                 format!("{path} was declared without [fleet]: no limit of it is shared with other hosts"),
             ));
         };
         Ok(Self {
-            path: as_text(path),
+            path: human::as_text(path),
             fleet,
             limits: limits.collect(),
+            snapshot,
         })
+    }
+
+    /// Which process asks the store.
+    pub fn duty(&self) -> String {
+        fleet::duty(self.snapshot, self.fleet)
     }
 }

@@ -7,9 +7,9 @@ use shmlimit::{Declaration, Error};
 
 use super::declared::{for_all, segment_of};
 use crate::arguments::Access;
-use crate::command::shown;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::text::human;
 use crate::uninterrupted::Uninterrupted;
 
 /// Write the state of a segment into a checkpoint file
@@ -78,7 +78,7 @@ impl Checkpoint {
         let uninterrupted = Uninterrupted::begin()?;
         let taken = segment.checkpoint(checkpoint)?;
         drop(uninterrupted);
-        let (path, checkpoint) = (shown(path), shown(checkpoint));
+        let (path, checkpoint) = (human::path(path), human::path(checkpoint));
         output::print(&if taken {
             format!("{checkpoint}: has the state of {path}\n")
         } else {

@@ -9,11 +9,10 @@ use shmlimit::snapshot::{SegmentMemory, SegmentReader};
 use shmlimit::{Declaration, DeclarationError, Error, Limit, OpenOptions, SetDeclaration, Window};
 
 use super::declared::{for_all, segment_of};
-use crate::command::shown;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::set_files::identity;
-use crate::text::table::{Side, Table};
+use crate::text::table::Table;
 use crate::text::{human, sanitise};
 use crate::uninterrupted::Uninterrupted;
 
@@ -215,7 +214,7 @@ impl Create {
         let segment = reader.snapshot()?;
         output::print(&format!(
             "{done} {}: {}, {}\n{}{}",
-            shown(path),
+            human::path(path),
             human::quantity(segment.sets.len() as u64, "set", "sets"),
             human::bytes(segment.size),
             mismatches.concat(),
@@ -271,7 +270,8 @@ fn say_memory(declaration: &Declaration, path: Option<&Path>, file: Option<&Path
     let participants = declaration.segment().participants().into();
     output::print(&format!(
         "{}would take {}: {}\n{}",
-        file.map(|file| format!("{} ", shown(file))).unwrap_or_default(),
+        file.map(|file| format!("{} ", human::path(file)))
+            .unwrap_or_default(),
         human::bytes(memory.bytes),
         human::quantity(memory.sets.len() as u64, "set", "sets"),
         memory_text(&memory, participants),
@@ -285,7 +285,7 @@ fn from_file(file: &Path) -> Result<Declaration, Failure> {
 /// The failure where neither a file nor flags declare anything.
 fn nothing_declared(named: Option<&Path>) -> Failure {
     let what = named.map_or_else(String::new, |path| {
-        format!("{} is not a declaration: ", shown(path))
+        format!("{} is not a declaration: ", human::path(path))
     });
     Failure::new(
         ExitCode::Usage,
@@ -297,32 +297,17 @@ fn nothing_declared(named: Option<&Path>) -> Failure {
 
 /// How much each set takes of a file, and what for.
 fn memory_text(memory: &SegmentMemory, participants: u64) -> String {
-    let mut table = Table::new(&[
-        ("SET", Side::Left),
-        ("ROWS", Side::Right),
-        ("", Side::Right),
-        ("HOLDS", Side::Right),
-        ("", Side::Right),
-        ("WAITERS", Side::Right),
-        ("", Side::Right),
-        ("OTHER", Side::Right),
-        ("TOTAL", Side::Right),
-    ]);
-    let mut of_sets = 0;
-    for set in &memory.sets {
-        of_sets += set.bytes();
-        table.row(vec![
-            sanitise::line(&set.set).into(),
-            human::count(set.rows).into(),
-            human::bytes(set.rows_bytes).into(),
-            human::count(set.holds).into(),
-            human::bytes(set.holds_bytes).into(),
-            human::count(set.waiters).into(),
-            human::bytes(set.queue_bytes).into(),
-            human::bytes(set.other_bytes).into(),
-            human::bytes(set.bytes()).into(),
-        ]);
-    }
+    let table = Table::of(&memory.sets)
+        .left("SET", |set| sanitise::line(&set.set))
+        .right("ROWS", |set| human::count(set.rows))
+        .right("", |set| human::bytes(set.rows_bytes))
+        .right("HOLDS", |set| human::count(set.holds))
+        .right("", |set| human::bytes(set.holds_bytes))
+        .right("WAITERS", |set| human::count(set.waiters))
+        .right("", |set| human::bytes(set.queue_bytes))
+        .right("OTHER", |set| human::bytes(set.other_bytes))
+        .right("TOTAL", |set| human::bytes(set.bytes()));
+    let of_sets: u64 = memory.sets.iter().map(|set| set.bytes()).sum();
     format!(
         "{}  and {} for the header and {}\n",
         table.render(2),

@@ -5,21 +5,21 @@ use std::path::{Path, PathBuf};
 
 use shmlimit::Declaration;
 
-use crate::command::shown;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::text::human;
 
 /// Does something with each declaration in a directory, even if some fail. Failures are reported; the exit code is that
 /// of the first.
 pub fn for_all(directory: &Path, each: impl Fn(&Path) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
     let files = declarations_in(directory)?;
     if files.is_empty() {
-        output::print(&format!("no declarations in {}\n", shown(directory)))?;
+        output::print(&format!("no declarations in {}\n", human::path(directory)))?;
     }
     let mut code = ExitCode::Done;
     for file in files {
         if let Err(failure) = each(&file) {
-            output::complain(&format!("{}: {}", shown(&file), failure.message));
+            output::complain(&format!("{}: {}", human::path(&file), failure.message));
             if code == ExitCode::Done {
                 code = failure.code;
             }
@@ -52,7 +52,7 @@ pub fn segment_of(
 /// The declarations in a directory, sorted by name.
 fn declarations_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let failed =
-        |error: io::Error| Failure::of_system(&error, format_args!("cannot list {}", shown(directory)));
+        |error: io::Error| Failure::of_system(&error, format_args!("cannot list {}", human::path(directory)));
     let mut files = Vec::new();
     for entry in directory.read_dir().map_err(failed)? {
         let path = entry.map_err(failed)?.path();

@@ -9,14 +9,13 @@ use serde::Serialize;
 use shmlimit::snapshot::{SegmentReader, SegmentSnapshot};
 use shmlimit::{Error, OpenError, SegmentError};
 
-use crate::command::{as_text, shown};
+use crate::arguments::{Form, Report};
 use crate::diagnosis::quoted;
 use crate::exit::{ExitCode, Failure};
-use crate::output;
 use crate::set_files::{sets_in, undeclared};
-use crate::text::table::{Cell, Side, Table};
+use crate::state::State;
+use crate::text::table::{Cell, Table};
 use crate::text::{human, sanitise, style};
-use crate::whereabouts::Whereabouts;
 
 /// List the segments of a directory
 ///
@@ -27,14 +26,11 @@ use crate::whereabouts::Whereabouts;
 ///
 /// A directory with a file for each set is one segment. If some of its sets are in use, those that no process is
 /// attached to are named: no running program declares them. Remove those that will not come back by the paths of their
-/// files, with `limitctl remove`.
+/// files, with `limitctl remove`. As JSON, paths are full.
 #[derive(Args, Debug)]
 pub struct List {
-    /// Print JSON
-    ///
-    /// It says the same as the table, with full paths and times in seconds.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 
     /// The directory
     ///
@@ -68,21 +64,6 @@ struct Entry {
     summary: Option<Summary>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum State {
-    Ok,
-    /// Its processes get an error and open its successor.
-    Retired,
-    /// In use in another namespace: here it can only be looked at.
-    Elsewhere,
-    /// From another boot or namespace, or a copy: the next process that opens it voids its locks and owners.
-    Cold,
-    /// Of another format, build or machine.
-    ForeignFormat,
-    Damaged,
-}
-
 #[derive(Debug, Serialize)]
 struct Summary {
     size: u64,
@@ -96,13 +77,7 @@ struct Summary {
 
 impl List {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let listing = Listing::of(&self.directory)?;
-        if self.json {
-            output::print_json(&listing)?;
-        } else {
-            output::print(&listing.text())?;
-        }
-        Ok(ExitCode::Done)
+        self.form.print(&Listing::of(&self.directory)?)
     }
 }
 
@@ -116,7 +91,7 @@ impl Listing {
             })
         };
         let mut listing = Self {
-            directory: as_text(directory),
+            directory: human::as_text(directory),
             segments: Vec::new(),
             unexamined: 0,
         };
@@ -182,26 +157,15 @@ impl Listing {
         }
         Ok(())
     }
+}
 
+impl Report for Listing {
     fn text(&self) -> String {
-        let mut text = String::new();
-        if self.segments.is_empty() {
-            text.push_str(&format!("no segments in {}\n", shown(&self.directory)));
+        let mut text = if self.segments.is_empty() {
+            format!("no segments in {}\n", human::path(&self.directory))
         } else {
-            let mut table = Table::new(&[
-                ("SEGMENT", Side::Left),
-                ("STATE", Side::Left),
-                ("SIZE", Side::Right),
-                ("SETS", Side::Right),
-                ("PROCESSES", Side::Right),
-                ("CREATED", Side::Left),
-                ("PROBLEM", Side::Left),
-            ]);
-            for entry in &self.segments {
-                table.row(entry.cells());
-            }
-            text.push_str(&table.render(0));
-        }
+            self.table()
+        };
         if self.unexamined > 0 {
             let files = human::quantity(self.unexamined, "file", "files");
             text.push_str(&style::paint(
@@ -213,21 +177,37 @@ impl Listing {
     }
 }
 
+impl Listing {
+    fn table(&self) -> String {
+        let summary = |text: fn(&Summary) -> String| {
+            move |entry: &Entry| entry.summary.as_ref().map(text).unwrap_or_default()
+        };
+        let processes = |summary: &Summary| match summary.dead {
+            0 => summary.alive.to_string(),
+            dead => format!("{} + {dead} dead", summary.alive),
+        };
+        Table::of(&self.segments)
+            .left("SEGMENT", |entry| {
+                human::path(entry.path.file_name().map_or(&entry.path, Path::new))
+            })
+            .left("STATE", |entry| {
+                Cell::styled(entry.state.word(), entry.state.style())
+            })
+            .right("SIZE", summary(|summary| human::bytes(summary.size)))
+            .right("SETS", summary(|summary| summary.sets.to_string()))
+            .right("PROCESSES", summary(processes))
+            .left("CREATED", summary(|summary| human::instant(summary.created_utc)))
+            .left("PROBLEM", |entry| sanitise::line(&entry.remark()))
+            .render(0)
+    }
+}
+
 impl Entry {
     fn readable(path: &Path, snapshot: &SegmentSnapshot) -> Self {
-        let state = if snapshot.retired {
-            State::Retired
-        } else {
-            match Whereabouts::of(snapshot) {
-                Whereabouts::Here => State::Ok,
-                Whereabouts::Elsewhere => State::Elsewhere,
-                Whereabouts::Nowhere => State::Cold,
-            }
-        };
         let alive = snapshot.participants.iter().filter(|it| it.alive).count();
         Self {
-            path: as_text(path),
-            state,
+            path: human::as_text(path),
+            state: State::of(snapshot),
             problem: None,
             undeclared: Vec::new(),
             summary: Some(Summary {
@@ -243,34 +223,12 @@ impl Entry {
 
     fn unreadable(path: &Path, state: State, error: Error) -> Self {
         Self {
-            path: as_text(path),
+            path: human::as_text(path),
             state,
             problem: Some(Failure::from(error).message),
             undeclared: Vec::new(),
             summary: None,
         }
-    }
-
-    fn cells(&self) -> Vec<Cell> {
-        let name = self.path.file_name().map(Path::new).unwrap_or(&self.path);
-        let mut cells = vec![shown(name).into(), self.state.cell()];
-        match &self.summary {
-            Some(summary) => {
-                let processes = match summary.dead {
-                    0 => summary.alive.to_string(),
-                    dead => format!("{} + {dead} dead", summary.alive),
-                };
-                cells.extend([
-                    human::bytes(summary.size).into(),
-                    summary.sets.into(),
-                    processes.into(),
-                    human::instant(summary.created_utc).into(),
-                ]);
-            }
-            None => cells.extend(["", "", "", ""].map(Cell::from)),
-        }
-        cells.push(sanitise::line(&self.remark()).into());
-        cells
     }
 
     /// What is wrong, or worth knowing.
@@ -291,19 +249,6 @@ impl Entry {
                 commands.len(),
                 commands.join(" && ")
             ),
-        }
-    }
-}
-
-impl State {
-    fn cell(self) -> Cell {
-        match self {
-            Self::Ok => Cell::styled("ok", style::GOOD),
-            Self::Retired => Cell::styled("retired", style::WARNING),
-            Self::Elsewhere => Cell::styled("elsewhere", style::WARNING),
-            Self::Cold => Cell::styled("cold", style::WARNING),
-            Self::ForeignFormat => Cell::styled("foreign format", style::BAD),
-            Self::Damaged => Cell::styled("damaged", style::BAD),
         }
     }
 }

@@ -1,8 +1,16 @@
 //! Verbs about a segment as a file, one per file.
 
-pub mod checkpoint;
-pub mod create;
+mod checkpoint;
+mod create;
 mod declared;
-pub mod list;
-pub mod recover;
-pub mod remove;
+mod list;
+mod recover;
+mod remove;
+
+verbs![
+    create::Create,
+    list::List,
+    recover::Recover,
+    checkpoint::Checkpoint,
+    remove::Remove,
+];

@@ -6,10 +6,8 @@ use clap::Args;
 use serde::Serialize;
 use shmlimit::snapshot::{RecoveryReport, SegmentReader, SetRecovery};
 
-use crate::arguments::Access;
-use crate::command::{as_text, shown};
+use crate::arguments::{Access, Looking, Report};
 use crate::exit::{ExitCode, Failure};
-use crate::output;
 use crate::text::{human, sanitise, style};
 
 /// Set right what dead processes left behind
@@ -28,16 +26,8 @@ pub struct Recover {
     #[arg(long)]
     rebuild: bool,
 
-    /// Print JSON
-    ///
-    /// It says the same as the text, set by set.
-    #[arg(long)]
-    json: bool,
-
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    path: PathBuf,
+    #[command(flatten)]
+    looking: Looking,
 }
 
 impl Recover {
@@ -45,11 +35,7 @@ impl Recover {
         let recovery = self.recover()?;
         let locked = recovery.report.sets.iter().any(|set| set.locked);
         let problem = recovery.report.sets.iter().any(is_still_broken);
-        if self.json {
-            output::print_json(&recovery)?;
-        } else {
-            output::print(&recovery.text())?;
-        }
+        self.looking.form.print(&recovery)?;
         Ok(if locked {
             ExitCode::Unavailable
         } else if problem {
@@ -60,11 +46,12 @@ impl Recover {
     }
 
     fn recover(&self) -> Result<Recovery, Failure> {
-        let cold_starts_before = SegmentReader::open(&self.path)?.snapshot()?.cold_starts;
-        let segment = self.access.options().reclaim(false).open(&self.path)?;
+        let path = &self.looking.segment.path;
+        let cold_starts_before = SegmentReader::open(path)?.snapshot()?.cold_starts;
+        let segment = self.access.options().reclaim(false).open(path)?;
         let started_cold = segment.snapshot()?.cold_starts != cold_starts_before;
         Ok(Recovery {
-            path: as_text(&self.path),
+            path: human::as_text(path),
             started_cold,
             report: if self.rebuild {
                 segment.rebuild()?
@@ -89,7 +76,7 @@ fn is_still_broken(set: &SetRecovery) -> bool {
     set.problem.is_some() || set.repairs.is_some_and(|repairs| repairs.poisoned)
 }
 
-impl Recovery {
+impl Report for Recovery {
     fn text(&self) -> String {
         let mut lines = Vec::new();
         if self.started_cold {
@@ -114,7 +101,8 @@ impl Recovery {
         if lines.is_empty() {
             lines.push("nothing to recover".to_owned());
         }
-        under_path(&self.path, &lines)
+        lines.insert(0, style::title(&human::path(&self.path)));
+        lines.join("\n  ") + "\n"
     }
 }
 
@@ -144,12 +132,4 @@ fn actions(set: &SetRecovery) -> Vec<String> {
     }
     actions.extend(set.problem.clone());
     actions
-}
-
-fn under_path(path: &std::path::Path, lines: &[String]) -> String {
-    let mut text = format!("{}\n", style::paint(style::TITLE, shown(path)));
-    for line in lines {
-        text.push_str(&format!("  {line}\n"));
-    }
-    text
 }

@@ -1,14 +1,12 @@
 //! `limitctl remove`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use shmlimit::Removal;
 
-use crate::arguments::Trust;
-use crate::command::shown;
+use crate::arguments::{SegmentPath, Trust};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::text::human;
 
 /// Remove a segment
 ///
@@ -28,10 +26,8 @@ pub struct Remove {
     #[arg(long)]
     force: bool,
 
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    path: PathBuf,
+    #[command(flatten)]
+    segment: SegmentPath,
 }
 
 impl Remove {
@@ -41,8 +37,8 @@ impl Remove {
         } else {
             Removal::Unused
         };
-        self.trust.options().remove(&self.path, removal)?;
-        output::print(&format!("removed {}\n", shown(&self.path)))?;
+        self.trust.options().remove(&self.segment.path, removal)?;
+        output::print(&format!("removed {}\n", human::path(&self.segment.path)))?;
         Ok(ExitCode::Done)
     }
 }

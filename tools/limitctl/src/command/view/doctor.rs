@@ -8,13 +8,13 @@ use serde::Serialize;
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{Error, OpenError};
 
-use crate::command::{aligned, as_text, shown};
+use crate::arguments::{Form, Report};
 use crate::diagnosis::{
     Finding, Host, Kind, SegmentReport, Severity, Space, directories, examine, obstacle, regular_files,
 };
 use crate::exit::{ExitCode, Failure};
-use crate::output;
 use crate::set_files::sets_in;
+use crate::text::facts::Facts;
 use crate::text::{human, sanitise, style};
 
 /// Find out what is wrong with a segment, or with all of a directory
@@ -23,7 +23,7 @@ use crate::text::{human, sanitise, style};
 /// what it means, and the command that heals it. Nothing is locked or changed, and damaged files are examined as well. What may
 /// pass by itself is looked at again, for up to two seconds.
 ///
-/// Ends with exit code 1 where a finding is an error.
+/// Ends with exit code 1 where a finding is an error. As JSON, the word of each finding stays the same from version to version.
 #[derive(Args, Debug)]
 pub struct Doctor {
     /// End with exit code 1 for warnings, too
@@ -32,11 +32,8 @@ pub struct Doctor {
     #[arg(long)]
     strict: bool,
 
-    /// Print JSON
-    ///
-    /// It says the same as the text. The word of each finding stays the same from version to version.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 
     /// A segment, or a directory with segments
     ///
@@ -49,7 +46,7 @@ pub struct Doctor {
 
 /// Everything that was found.
 #[derive(Debug, Serialize)]
-struct Report {
+struct Examination {
     path: PathBuf,
     host: Host,
     segments: Vec<SegmentReport>,
@@ -61,12 +58,8 @@ struct Report {
 
 impl Doctor {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let report = Report::of(&self.path)?;
-        if self.json {
-            output::print_json(&report)?;
-        } else {
-            output::print(&report.text())?;
-        }
+        let report = Examination::of(&self.path)?;
+        self.form.print(&report)?;
         let counts = if self.strict {
             Severity::Warning
         } else {
@@ -77,13 +70,13 @@ impl Doctor {
     }
 }
 
-impl Report {
+impl Examination {
     fn of(path: &Path) -> Result<Self, Failure> {
         let failed = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::NotFound => Failure::from(Error::Open(OpenError::NotFound {
                 path: path.to_owned(),
             })),
-            _ => Failure::of_system(&source, format_args!("cannot examine {}", shown(path))),
+            _ => Failure::of_system(&source, format_args!("cannot examine {}", human::path(path))),
         };
         let metadata = fs::symlink_metadata(path).map_err(failed)?;
         let mut findings = Vec::new();
@@ -131,7 +124,7 @@ impl Report {
         let (host, of_host) = Host::examine(&pids);
         findings.extend(of_host);
         Ok(Self {
-            path: as_text(path),
+            path: human::as_text(path),
             host,
             segments,
             unreadable,
@@ -147,12 +140,14 @@ impl Report {
             .max()
             .max(of_host)
     }
+}
 
+impl Report for Examination {
     fn text(&self) -> String {
         let mut text = self.host.text();
         text.push_str(&findings_text(&self.findings));
         if self.segments.is_empty() {
-            text.push_str(&format!("no segments in {}\n", shown(&self.path)));
+            text.push_str(&format!("no segments in {}\n", human::path(&self.path)));
         }
         if self.unreadable > 0 {
             let files = human::quantity(self.unreadable, "file", "files");
@@ -200,7 +195,7 @@ fn of_directory(path: &Path, metadata: &Metadata) -> Vec<Finding> {
 /// The report on a file, with its path in a form that JSON can represent.
 fn examined(path: &Path, metadata: &Metadata) -> SegmentReport {
     SegmentReport {
-        path: as_text(path),
+        path: human::as_text(path),
         ..examine(path, metadata)
     }
 }
@@ -211,43 +206,23 @@ const SMALLEST: u64 = 800 << 10;
 impl Host {
     fn text(&self) -> String {
         let namespace = |inode: Option<u64>| inode.map_or_else(|| "?".to_owned(), |inode| inode.to_string());
-        let mut facts = vec![
-            ("kernel", format!("Linux {}, {}", self.kernel, self.c_library)),
-            (
-                "namespaces",
-                format!(
-                    "PID {}, time {}",
-                    namespace(self.pid_namespace),
-                    namespace(self.time_namespace)
-                ),
-            ),
-            (
-                "clock",
-                format!(
-                    "the kernel goes by {}",
-                    self.clock_source.as_deref().unwrap_or("what it does not say")
-                ),
-            ),
-        ];
+        let namespaces = format!(
+            "PID {}, time {}",
+            namespace(self.pid_namespace),
+            namespace(self.time_namespace)
+        );
+        let clock_source = self.clock_source.as_deref();
+        let clock_source = sanitise::line(clock_source.unwrap_or("what it does not say"));
+        let kernel = format!("Linux {}, {}", self.kernel, self.c_library);
+        let mut facts = Facts::default()
+            .fact("kernel", sanitise::line(&kernel))
+            .fact("namespaces", namespaces)
+            .fact("clock", format!("the kernel goes by {clock_source}"));
         for limit in &self.memory_limits {
-            facts.push((
-                "memory",
-                format!(
-                    "{} of {} used in {}",
-                    human::bytes(limit.used),
-                    human::bytes(limit.limit),
-                    shown(&limit.cgroup)
-                ),
-            ));
+            let used = format!("{} of {}", human::bytes(limit.used), human::bytes(limit.limit));
+            facts = facts.fact("memory", format!("{used} used in {}", human::path(&limit.cgroup)));
         }
-        let facts = facts
-            .into_iter()
-            .map(|(name, fact)| (name, sanitise::line(&fact)));
-        format!(
-            "{}\n{}",
-            style::paint(style::TITLE, "this host"),
-            aligned(&facts.collect::<Vec<_>>())
-        )
+        format!("{}\n{}", style::title("this host"), facts.render())
     }
 }
 
@@ -258,64 +233,49 @@ impl SegmentReport {
             None => number.to_string(),
         };
         let file = &self.file;
-        let mut facts = vec![(
-            "file",
-            format!(
-                "{}, mode {}, of user {} and group {}",
-                human::bytes(file.size),
-                file.mode,
-                named(file.owner, &file.owner_name),
-                named(file.group, &file.group_name)
-            ),
-        )];
-        if let Some(space) = &file.space {
-            facts.push((
-                "lies on",
-                format!(
-                    "{}, mounted at {}: {} of {} free",
-                    space.file_system,
-                    shown(&space.mounted_at),
-                    human::bytes(space.free),
-                    human::bytes(space.total)
-                ),
-            ));
-        }
-        if let Some(usage) = &self.usage {
-            facts.push((
-                "processes",
-                format!(
-                    "{} of {}, and {} dead",
-                    usage.alive, usage.participant_capacity, usage.dead
-                ),
-            ));
-            facts.push((
-                "namespaces",
-                format!("PID {}, time {}", usage.pid_namespace, usage.time_namespace),
-            ));
-            let clock = if usage.reads_counter {
-                "the processor's counter"
-            } else {
-                "the system's clock"
-            };
-            facts.push(("clock", format!("tells the time by {clock}")));
-        }
-        let facts: Vec<_> = facts
-            .into_iter()
-            .map(|(name, fact)| (name, sanitise::line(&fact)))
-            .collect();
-        let mut text = format!(
-            "{}\n{}",
-            style::paint(style::TITLE, shown(&self.path)),
-            aligned(&facts)
+        let facts_of_file = format!(
+            "{}, mode {}, of user {} and group {}",
+            human::bytes(file.size),
+            file.mode,
+            named(file.owner, &file.owner_name),
+            named(file.group, &file.group_name)
         );
-        if self.findings.is_empty() {
-            text.push_str(&format!(
-                "  {}\n",
-                style::paint(style::GOOD, "nothing wrong was found")
-            ));
-        }
-        text.push_str(&findings_text(&self.findings));
-        text
+        let space = file.space.as_ref().map(|space| {
+            format!(
+                "{}, mounted at {}: {} of {} free",
+                sanitise::line(&space.file_system),
+                human::path(&space.mounted_at),
+                human::bytes(space.free),
+                human::bytes(space.total)
+            )
+        });
+        let usage = self.usage.as_ref();
+        let processes = usage.map(|usage| {
+            format!(
+                "{} of {}, and {} dead",
+                usage.alive, usage.participant_capacity, usage.dead
+            )
+        });
+        let namespaces =
+            usage.map(|usage| format!("PID {}, time {}", usage.pid_namespace, usage.time_namespace));
+        let clock = usage.map(|usage| match usage.reads_counter {
+            true => "tells the time by the processor's counter".to_owned(),
+            false => "tells the time by the system's clock".to_owned(),
+        });
+        let facts = Facts::default()
+            .fact("file", sanitise::line(&facts_of_file))
+            .fact("lies on", space)
+            .fact("processes", processes)
+            .fact("namespaces", namespaces)
+            .fact("clock", clock);
+        let nothing = format!("  {}\n", style::paint(style::GOOD, "nothing wrong was found"));
+        format!(
+            "{}\n{}{}{}",
+            style::title(&human::path(&self.path)),
+            facts.render(),
+            if self.findings.is_empty() { &nothing } else { "" },
+            findings_text(&self.findings)
+        )
     }
 }
 
@@ -330,11 +290,8 @@ impl Finding {
             Severity::Warning => ("warning", style::WARNING),
             Severity::Note => ("note", style::FAINT),
         };
-        let about = self
-            .set
-            .as_ref()
-            .map(|set| format!("set {set}: "))
-            .unwrap_or_default();
+        let about = self.set.as_ref().map(|set| format!("set {set}: "));
+        let about = about.unwrap_or_default();
         let what = sanitise::line(&format!("{about}{}", self.what));
         let mut text = format!("  {} {}: {what}\n", style::paint(style, word), self.finding);
         text.push_str(&format!("      {}\n", sanitise::line(&self.meaning)));

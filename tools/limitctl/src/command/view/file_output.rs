@@ -9,8 +9,8 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::command::shown;
 use crate::exit::{ExitCode, Failure};
+use crate::text::human;
 use crate::uninterrupted::Uninterrupted;
 
 /// How segments and checkpoint files begin; a checkpoint has a second head in the next block.
@@ -26,7 +26,7 @@ const UNDER_CONSTRUCTION: &str = ".shmlimit-new";
 /// Writes a text to a file. A reader of a regular file finds either the whole former text or the whole new one.
 /// Anything else, and the target of a link, is written directly.
 pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let failed = |error: &io::Error| Failure::of_system(error, format!("cannot write {}", shown(path)));
+    let failed = |error: &io::Error| Failure::of_system(error, format!("cannot write {}", human::path(path)));
     let found = match fs::symlink_metadata(path) {
         Ok(found) => Some(found),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -43,7 +43,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
             ExitCode::CannotCreate,
             format!(
                 "{} is {what}, which is not written over: name another file",
-                shown(path)
+                human::path(path)
             ),
         ));
     }

@@ -1,85 +1,71 @@
 //! `limitctl inspect`.
 
-use std::path::PathBuf;
-
 use clap::Args;
+use serde::Serialize;
 use serde_json::Value;
 use shmlimit::declare::{Amount, LockKind};
 use shmlimit::snapshot::{LimitSnapshot, ProcessId, SegmentReader, SegmentSnapshot, SetCounts, SetSnapshot};
 use shmlimit::{Declaration, Limit, SetDeclaration};
 
-use crate::command::{aligned, amounts, as_text, label, label_heading, occupancy, shown};
+use crate::arguments::{Looking, Report};
 use crate::exit::{ExitCode, Failure};
+use crate::output;
 use crate::reveal::Reveal;
-use crate::text::human::{self, count};
-use crate::text::table::{Cell, Side, Table};
+use crate::snapshot_with_bounds;
+use crate::state::{self, State};
+use crate::text::facts::Facts;
+use crate::text::human::{self, amounts, count, counted};
+use crate::text::table::{Cell, Table};
 use crate::text::{declared, fleet, key, process, sanitise, style};
-use crate::whereabouts::Whereabouts;
-use crate::{output, snapshot_with_bounds};
 
 /// Show everything a segment holds
 ///
-/// That is: processes, sets, limits, holds with their owners, counters, who has which lock. Maps the file read-only,
-/// takes no lock and waits for no one, so it works whatever state the segment is in, and needs no more than permission
-/// to read the file.
+/// That is: processes, sets, limits, holds with their owners, counters, who has which lock; as JSON, the declaration, too. Maps the
+/// file read-only, takes no lock and waits for no one, so it works whatever state the segment is in, and needs no more than
+/// permission to read the file.
 #[derive(Args, Debug)]
 pub struct Inspect {
-    /// Print JSON
-    ///
-    /// It also has the declaration. Amounts are in the units that the limits count in, times in seconds.
-    #[arg(long)]
-    json: bool,
-
     #[command(flatten)]
     reveal: Reveal,
 
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    path: PathBuf,
+    #[command(flatten)]
+    looking: Looking,
 }
 
 /// A segment's state and declaration.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Inspection {
-    snapshot: SegmentSnapshot,
+    /// The snapshot, with each limit's bound.
+    #[serde(flatten)]
+    described: Value,
     declaration: Declaration,
+    #[serde(skip)]
+    snapshot: SegmentSnapshot,
     /// The PID namespace of the process ids, if it is not this process's.
+    #[serde(skip)]
     namespace: Option<u64>,
 }
 
 impl Inspect {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let reader = SegmentReader::open(&self.path)?;
+        let path = &self.looking.segment.path;
+        let reader = SegmentReader::open(path)?;
         let mut snapshot = reader.snapshot()?;
-        snapshot.path = as_text(&self.path);
+        snapshot.path = human::as_text(path);
         self.reveal.users(&mut snapshot);
         let place = reader.diagnose()?.place;
         let is_another = !place.any_pid_namespace && place.pid_namespace != place.own_pid_namespace;
-        let inspection = Inspection {
+        let declaration = reader.declaration().clone();
+        self.looking.form.print(&Inspection {
+            described: snapshot_with_bounds(&snapshot, &declaration).map_err(output::not_json)?,
+            declaration,
             snapshot,
-            declaration: reader.declaration().clone(),
             namespace: is_another.then_some(place.pid_namespace),
-        };
-        if self.json {
-            output::print_json(&inspection.json()?)?;
-        } else {
-            output::print(&inspection.text())?;
-        }
-        Ok(ExitCode::Done)
+        })
     }
 }
 
-impl Inspection {
-    fn json(&self) -> Result<Value, Failure> {
-        let described = || {
-            let mut described = snapshot_with_bounds(&self.snapshot, &self.declaration)?;
-            described["declaration"] = serde_json::to_value(&self.declaration)?;
-            Ok(described)
-        };
-        described().map_err(|error: serde_json::Error| Failure::new(ExitCode::Problem, error.to_string()))
-    }
-
+impl Report for Inspection {
     fn text(&self) -> String {
         let mut text = self.head();
         text.push_str(&self.processes());
@@ -92,51 +78,40 @@ impl Inspection {
         }
         text
     }
+}
 
+impl Inspection {
     fn head(&self) -> String {
         let snapshot = &self.snapshot;
-        let state = if snapshot.retired {
-            style::paint(
-                style::WARNING,
-                "retired: attached processes must open its successor",
-            )
-        } else {
-            match Whereabouts::of(snapshot) {
-                Whereabouts::Here => style::paint(style::GOOD, "ok"),
-                Whereabouts::Elsewhere => style::paint(
-                    style::WARNING,
-                    "in use elsewhere, such as in a container: here it can only be looked at; limitctl doctor says from where it \
-                     can be used",
-                ),
-                Whereabouts::Nowhere => style::paint(
-                    style::WARNING,
-                    "cold: of another boot or namespace, or a copy; the next process to open it voids its locks and owners",
-                ),
+        let state = State::of(snapshot);
+        let words = match state {
+            State::Elsewhere => {
+                "in use elsewhere, such as in a container: here it can only be looked at; limitctl doctor says from where it can be \
+                 used"
             }
+            State::Cold => {
+                "cold: of another boot or namespace, or a copy; the next process to open it voids its locks and owners"
+            }
+            usual => usual.words(),
         };
-        let mut facts = vec![
-            ("state", state),
-            (
-                "size",
-                format!("{}, format {}", human::bytes(snapshot.size), snapshot.format),
-            ),
-            ("created", human::instant(snapshot.created_utc)),
-        ];
-        if snapshot.lock_kind != LockKind::default() {
-            facts.push(("locks", snapshot.lock_kind.to_string()));
-        }
-        if snapshot.cold_starts > 0 {
-            facts.push(("cold starts", count(snapshot.cold_starts)));
-        }
-        if let Some(part) = &snapshot.fleet {
-            facts.push(("store", sanitise::line(&part.url)));
-            facts.push((
-                "duty",
-                format!("{}, host {:016x}", fleet::duty(snapshot, part), part.host),
-            ));
-        }
-        let path = style::paint(style::TITLE, shown(&snapshot.path));
-        format!("{path}\n{}", aligned(&facts))
+        let size = format!("{}, format {}", human::bytes(snapshot.size), snapshot.format);
+        let part = snapshot.fleet.as_ref();
+        let duty = part.map(|part| format!("{}, host {:016x}", fleet::duty(snapshot, part), part.host));
+        let locks = Some(snapshot.lock_kind).filter(|kind| *kind != LockKind::default());
+        let cold_starts = Some(snapshot.cold_starts).filter(|number| *number > 0);
+        let facts = Facts::default()
+            .fact("state", style::paint(state.style(), words))
+            .fact("size", size)
+            .fact("created", human::instant(snapshot.created_utc))
+            .fact("locks", locks.map(|kind| kind.to_string()))
+            .fact("cold starts", cold_starts.map(count))
+            .fact("store", part.map(|part| sanitise::line(&part.url)))
+            .fact("duty", duty);
+        format!(
+            "{}\n{}",
+            style::title(&human::path(&snapshot.path)),
+            facts.render()
+        )
     }
 
     fn processes(&self) -> String {
@@ -146,99 +121,73 @@ impl Inspection {
             .map(|namespace| format!(", with their ids in PID namespace {namespace}"));
         let mut text = format!(
             "\n{} {} of {}{}\n",
-            style::paint(style::TITLE, "processes"),
+            style::title("processes"),
             count(snapshot.participants.len() as u64),
             count(snapshot.participant_capacity),
             ids.unwrap_or_default(),
         );
-        if snapshot.participants.is_empty() {
-            return text;
+        if !snapshot.participants.is_empty() {
+            let table = Table::of(&snapshot.participants)
+                .right("PID", |it| process::attached(it).to_string())
+                .left("NAME", |it| sanitise::line(&it.name))
+                .left("STATE", |it| alive_or_dead(it.alive, "alive"))
+                .left("ATTACHED", |it| human::instant(it.joined_utc));
+            text.push_str(&table.render(2));
         }
-        let mut table = Table::new(&[
-            ("PID", Side::Right),
-            ("NAME", Side::Left),
-            ("STATE", Side::Left),
-            ("ATTACHED", Side::Left),
-        ]);
-        for participant in &snapshot.participants {
-            let state = if participant.alive {
-                Cell::styled("alive", style::GOOD)
-            } else {
-                Cell::styled("dead", style::BAD)
-            };
-            table.row(vec![
-                process::attached(participant).to_string().into(),
-                sanitise::line(&participant.name).into(),
-                state,
-                human::instant(participant.joined_utc).into(),
-            ]);
-        }
-        text.push_str(&table.render(2));
         text
     }
 
     fn set(&self, set: &SetSnapshot, declared: &SetDeclaration) -> String {
-        let name = sanitise::line(&set.name);
-        let mut text = format!(
-            "{} {}\n",
-            style::paint(style::TITLE, "set"),
-            style::paint(style::TITLE, name)
-        );
-        let mut facts = Vec::new();
-        if !set.metadata.is_empty() {
-            let pairs: Vec<String> = set
-                .metadata
-                .iter()
-                .map(|(key, value)| sanitise::line(&format!("{key}={value}")))
-                .collect();
-            facts.push(("metadata", pairs.join(", ")));
-        }
-        if let Some(declared) = provenance(set) {
-            facts.push(("declared", declared));
-        }
-        facts.push(("lock", self.lock(set)));
-        if let Some(state) = irregularity(set) {
-            facts.push(("state", state));
-        }
-        if set.hold_capacity > 0 {
-            facts.push(("permits", permits(set)));
-        }
+        let metadata = set.metadata.iter();
+        let metadata: Vec<String> = metadata
+            .map(|(key, value)| sanitise::line(&format!("{key}={value}")))
+            .collect();
         let waiting = set.tickets.iter().filter(|ticket| !ticket.granted).count() as u64;
-        if waiting > 0 || set.counts.queued_high_water > 0 {
-            facts.push((
-                "queued",
-                format!(
-                    "{} of {}, at most {} at once",
-                    count(waiting),
-                    count(set.waiter_capacity),
-                    count(set.counts.queued_high_water)
-                ),
-            ));
-        }
-        if let Some(keys) = &set.keys {
-            facts.push(("keys", occupancy(keys)));
-        }
-        facts.push(("counted", counted(&set.counts)));
-        text.push_str(&aligned(&facts));
-        text.push('\n');
-        text.push_str(&limits(set, declared));
-        if set.limits.iter().any(|limit| limit.lease.is_some()) {
+        let queued = (waiting > 0 || set.counts.queued_high_water > 0).then(|| {
+            format!(
+                "{} of {}, at most {} at once",
+                count(waiting),
+                count(set.waiter_capacity),
+                count(set.counts.queued_high_water)
+            )
+        });
+        let facts = Facts::default()
+            .fact(
+                "metadata",
+                Some(metadata.join(", ")).filter(|pairs| !pairs.is_empty()),
+            )
+            .fact("declared", provenance(set))
+            .fact("lock", self.lock(set))
+            .fact("state", irregularity(set))
+            .fact("permits", (set.hold_capacity > 0).then(|| permits(set)))
+            .fact("queued", queued)
+            .fact("keys", set.keys.as_ref().map(key::occupancy))
+            .fact("counted", decisions(&set.counts));
+        let mut text = format!(
+            "{} {}\n{}",
+            style::title("set"),
+            style::title(&sanitise::line(&set.name)),
+            facts.render()
+        );
+        let tables = [
+            Some(limits(set, declared)),
+            (!declared.tiers().is_empty()).then(|| tiers(declared)),
+            set.limits
+                .iter()
+                .any(|limit| limit.lease.is_some())
+                .then(|| leases(set)),
+            (!set.holds.is_empty()).then(|| self.holds(set)),
+            (!set.tickets.is_empty()).then(|| self.tickets(set)),
+        ];
+        for table in tables.into_iter().flatten() {
             text.push('\n');
-            text.push_str(&leases(set));
-        }
-        if !set.holds.is_empty() {
-            text.push('\n');
-            text.push_str(&self.holds(set));
-        }
-        if !set.tickets.is_empty() {
-            text.push('\n');
-            text.push_str(&self.tickets(set));
+            text.push_str(&table);
         }
         text
     }
 
     fn lock(&self, set: &SetSnapshot) -> String {
-        if Whereabouts::of(&self.snapshot) == Whereabouts::Nowhere {
+        if state::is_void(&self.snapshot) {
             return "void".to_owned();
         }
         let lock = &set.lock;
@@ -266,64 +215,40 @@ impl Inspection {
     }
 
     fn holds(&self, set: &SetSnapshot) -> String {
-        let mut table = Table::new(&[
-            ("HOLD", Side::Right),
-            ("PID", Side::Right),
-            ("NAME", Side::Left),
-            ("STATE", Side::Left),
-            ("HELD FOR", Side::Right),
-            ("HOLDS", Side::Left),
-            (key_heading(set), Side::Left),
-            (label_heading(&set.holds), Side::Left),
-        ]);
-        for hold in &set.holds {
-            let state = match (hold.returned, hold.owner_alive) {
-                (true, _) => Cell::styled("returned", style::GOOD),
-                (false, true) => Cell::styled("alive", style::GOOD),
-                (false, false) => Cell::styled("dead", style::BAD),
-            };
-            table.row(vec![
-                hold.serial.into(),
-                process::cell(process::of_hold(hold)).into(),
-                self.owner_name(hold.owner_slot, process::of_hold(hold)).into(),
-                state,
-                human::duration(hold.held_for).into(),
-                amounts(&hold.amounts).into(),
-                hold.key.as_ref().map(key::key).unwrap_or_default().into(),
-                label(hold).into(),
-            ]);
-        }
-        table.render(2)
+        Table::of(&set.holds)
+            .right("HOLD", |hold| hold.serial)
+            .right("PID", |hold| process::cell(process::of_hold(hold)))
+            .left("NAME", |hold| {
+                self.owner_name(hold.owner_slot, process::of_hold(hold))
+            })
+            .left("STATE", |hold| match hold.returned {
+                true => Cell::styled("returned", style::GOOD),
+                false => alive_or_dead(hold.owner_alive, "alive"),
+            })
+            .right("HELD FOR", |hold| human::duration(hold.held_for))
+            .left("HOLDS", |hold| amounts(&hold.amounts))
+            .left(key_heading(set), |hold| key::of(hold.key.as_ref()))
+            .left(process::label_heading(&set.holds), process::label)
+            .render(2)
     }
 
     fn tickets(&self, set: &SetSnapshot) -> String {
-        let mut table = Table::new(&[
-            ("TICKET", Side::Right),
-            ("PID", Side::Right),
-            ("NAME", Side::Left),
-            ("STATE", Side::Left),
-            ("QUEUED FOR", Side::Right),
-            ("ASKS FOR", Side::Left),
-            (key_heading(set), Side::Left),
-        ]);
-        for ticket in &set.tickets {
-            let state = match (ticket.owner_alive, ticket.granted) {
-                (true, false) => Cell::styled("waits", style::GOOD),
-                (true, true) => Cell::styled("was served", style::GOOD),
-                (false, _) => Cell::styled("dead", style::BAD),
-            };
-            table.row(vec![
-                ticket.number.into(),
-                process::cell(process::of_ticket(ticket)).into(),
+        Table::of(&set.tickets)
+            .right("TICKET", |ticket| ticket.number)
+            .right("PID", |ticket| process::cell(process::of_ticket(ticket)))
+            .left("NAME", |ticket| {
                 self.owner_name(ticket.owner_slot, process::of_ticket(ticket))
-                    .into(),
-                state,
-                human::duration(ticket.waiting_for).into(),
-                amounts(&ticket.costs).into(),
-                ticket.key.as_ref().map(key::key).unwrap_or_default().into(),
-            ]);
-        }
-        table.render(2)
+            })
+            .left("STATE", |ticket| {
+                alive_or_dead(
+                    ticket.owner_alive,
+                    if ticket.granted { "was served" } else { "waits" },
+                )
+            })
+            .right("QUEUED FOR", |ticket| human::duration(ticket.waiting_for))
+            .left("ASKS FOR", |ticket| amounts(&ticket.costs))
+            .left(key_heading(set), |ticket| key::of(ticket.key.as_ref()))
+            .render(2)
     }
 
     fn owner_name(&self, slot: Option<u64>, process: Option<ProcessId>) -> String {
@@ -335,34 +260,27 @@ impl Inspection {
     }
 }
 
+fn alive_or_dead(is_alive: bool, alive: &str) -> Cell {
+    if is_alive {
+        Cell::styled(alive, style::GOOD)
+    } else {
+        Cell::styled("dead", style::BAD)
+    }
+}
+
 /// The leases of limits that hosts share.
 fn leases(set: &SetSnapshot) -> String {
-    let mut table = Table::new(&[
-        ("SHARED AS", Side::Left),
-        ("LEFT", Side::Right),
-        ("FOR", Side::Right),
-        ("SHARE", Side::Right),
-        ("STORE", Side::Left),
-        ("OUTAGE", Side::Left),
-        ("GRANTS", Side::Right),
-        ("FAILURES", Side::Right),
-        ("EXPIRED", Side::Right),
-    ]);
-    let shared = set.limits.iter().filter_map(|limit| limit.lease.as_ref());
-    for lease in shared {
-        table.row(vec![
-            sanitise::line(&lease.key).into(),
-            lease.left.into(),
-            human::duration(lease.valid_for).into(),
-            lease.share.into(),
-            fleet::answer(lease),
-            lease.outage.as_str().into(),
-            lease.counts.grants.into(),
-            lease.counts.failures.into(),
-            lease.counts.expired_units.into(),
-        ]);
-    }
-    table.render(2)
+    Table::of(set.limits.iter().filter_map(|limit| limit.lease.as_ref()))
+        .left("SHARED AS", |lease| sanitise::line(&lease.key))
+        .right("LEFT", |lease| lease.left)
+        .right("FOR", |lease| human::duration(lease.valid_for))
+        .right("SHARE", |lease| lease.share)
+        .left("STORE", fleet::answer)
+        .left("OUTAGE", |lease| lease.outage.as_str())
+        .right("GRANTS", |lease| lease.counts.grants)
+        .right("FAILURES", |lease| lease.counts.failures)
+        .right("EXPIRED", |lease| lease.counts.expired_units)
+        .render(2)
 }
 
 fn key_heading(set: &SetSnapshot) -> &'static str {
@@ -400,20 +318,13 @@ fn irregularity(set: &SetSnapshot) -> Option<String> {
     Some(style::paint(style::WARNING, state))
 }
 
-fn counted(counts: &SetCounts) -> String {
-    let refused = counts
-        .refused_rate
-        .saturating_add(counts.refused_concurrency)
-        .saturating_add(counts.refused_budget)
-        .saturating_add(counts.refused_table_full)
-        .saturating_add(counts.refused_holds_full)
-        .saturating_add(counts.refused_queue_full)
-        .saturating_add(counts.refused_throttled)
-        .saturating_add(counts.refused_lease)
-        .saturating_add(counts.refused_lease_pending)
-        .saturating_add(counts.refused_store_out);
-    let mut text = format!("{} admitted, {} refused", count(counts.admitted), count(refused));
-    let reasons = some_of(&[
+fn decisions(counts: &SetCounts) -> String {
+    let mut text = format!(
+        "{} admitted, {} refused",
+        count(counts.admitted),
+        count(counts.refused())
+    );
+    let reasons = counted(&[
         ("by rate", counts.refused_rate),
         ("by concurrency", counts.refused_concurrency),
         ("by budget", counts.refused_budget),
@@ -428,7 +339,7 @@ fn counted(counts: &SetCounts) -> String {
     if !reasons.is_empty() {
         text.push_str(&format!(" ({reasons})"));
     }
-    let others = some_of(&[
+    let others = counted(&[
         ("after a wait", counts.waited),
         ("timed out", counts.timed_out),
         ("given up", counts.cancelled),
@@ -462,90 +373,61 @@ fn permits(set: &SetSnapshot) -> String {
     text
 }
 
-/// The counts that are not zero.
-fn some_of(counts: &[(&str, u64)]) -> String {
-    let texts: Vec<String> = counts
-        .iter()
-        .filter(|(_, number)| *number > 0)
-        .map(|(name, number)| format!("{} {name}", count(*number)))
-        .collect();
-    texts.join(", ")
-}
-
 fn limits(set: &SetSnapshot, declaration: &SetDeclaration) -> String {
-    let mut table = Table::new(&[
-        ("LIMIT", Side::Left),
-        ("KIND", Side::Left),
-        ("DECLARED", Side::Left),
-        ("REMAINING", Side::Right),
-        ("FULL IN", Side::Right),
-        ("ADMITTED", Side::Right),
-        ("TAKEN", Side::Right),
-        ("REFUSED", Side::Right),
-        ("ALSO", Side::Left),
-    ]);
-    for (limit, declaration) in set.limits.iter().zip(declaration.limits()) {
-        table.row(vec![
-            sanitise::line(&limit.name).into(),
-            limit.kind.to_string().into(),
-            sanitise::line(&declared::limit(declaration)).into(),
-            remaining(set, limit, declaration),
-            if set.keys.is_some() {
-                "".into()
+    let is_keyed = set.keys.is_some();
+    let limits: Vec<(&LimitSnapshot, &Limit)> = set.limits.iter().zip(declaration.limits()).collect();
+    Table::of(&limits)
+        .left("LIMIT", |(limit, _)| sanitise::line(&limit.name))
+        .left("KIND", |(limit, _)| limit.kind)
+        .left("DECLARED", |(_, declared)| {
+            sanitise::line(&declared::limit(declared))
+        })
+        .right("REMAINING", |(limit, declared)| {
+            remaining(is_keyed, limit, declared)
+        })
+        .right("FULL IN", |(limit, _)| {
+            if is_keyed {
+                String::new()
             } else {
-                human::duration(limit.reset_after).into()
-            },
-            count(limit.counts.admitted).into(),
-            count(limit.counts.taken).into(),
-            count(limit.counts.refused).into(),
-            also(limit, set.keys.is_some()).into(),
-        ]);
-    }
-    let mut text = table.render(2);
-    if !declaration.tiers().is_empty() {
-        text.push('\n');
-        text.push_str(&tiers(declaration).render(2));
-    }
-    text
+                human::duration(limit.reset_after)
+            }
+        })
+        .right("ADMITTED", |(limit, _)| count(limit.counts.admitted))
+        .right("TAKEN", |(limit, _)| count(limit.counts.taken))
+        .right("REFUSED", |(limit, _)| count(limit.counts.refused))
+        .left("ALSO", |(limit, _)| also(limit, is_keyed))
+        .render(2)
 }
 
 /// The limits of the other tiers.
-fn tiers(declaration: &SetDeclaration) -> Table {
-    let mut table = Table::new(&[
-        ("TIER", Side::Left),
-        ("LIMIT", Side::Left),
-        ("DECLARED", Side::Left),
-    ]);
+fn tiers(declaration: &SetDeclaration) -> String {
+    let mut rows: Vec<[String; 3]> = Vec::new();
     for tier in declaration.tiers() {
         let limits = declaration.limits_of_tier(tier.name()).unwrap_or_default();
-        let described: Vec<(&Limit, String)> = limits
-            .iter()
-            .zip(declaration.limits())
-            .map(|(limit, default)| (limit, declared::limit(limit), declared::limit(default)))
-            .filter(|(_, changed, default)| changed != default)
-            .map(|(limit, changed, _)| (limit, changed))
-            .collect();
         let mut name = sanitise::line(tier.name());
-        for (limit, changed) in described {
-            let limit = sanitise::line(limit.name());
-            table.row(vec![
-                std::mem::take(&mut name).into(),
-                limit.into(),
-                sanitise::line(&changed).into(),
-            ]);
+        for (limit, default) in limits.iter().zip(declaration.limits()) {
+            let changed = declared::limit(limit);
+            if changed != declared::limit(default) {
+                let (limit, changed) = (sanitise::line(limit.name()), sanitise::line(&changed));
+                rows.push([std::mem::take(&mut name), limit, changed]);
+            }
         }
         if !name.is_empty() {
-            table.row(vec![name.into(), "".into(), "as default".into()]);
+            rows.push([name, String::new(), "as default".to_owned()]);
         }
     }
-    table
+    Table::of(&rows)
+        .left("TIER", |[tier, ..]| tier)
+        .left("LIMIT", |[_, limit, _]| limit)
+        .left("DECLARED", |[.., declared]| declared)
+        .render(2)
 }
 
-fn remaining(set: &SetSnapshot, limit: &LimitSnapshot, declared: &Limit) -> Cell {
+fn remaining(is_keyed: bool, limit: &LimitSnapshot, declared: &Limit) -> Cell {
     match (declared.capacity(), limit.remaining) {
         (Amount::Unlimited, _) => "unlimited".into(),
         // There is one answer per key.
-        _ if set.keys.is_some() => "by key".into(),
+        _ if is_keyed => "by key".into(),
         (_, 0) => Cell::styled("0", style::WARNING),
         (_, remaining) => count(remaining).into(),
     }
@@ -553,7 +435,7 @@ fn remaining(set: &SetSnapshot, limit: &LimitSnapshot, declared: &Limit) -> Cell
 
 fn also(limit: &LimitSnapshot, is_keyed: bool) -> String {
     let found = limit.found_capacity.filter(|_| !is_keyed).unwrap_or(0);
-    some_of(&[
+    counted(&[
         ("at once for now", found),
         ("of dead processes", limit.of_dead),
         ("settled", limit.counts.settled),

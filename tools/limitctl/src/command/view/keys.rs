@@ -8,13 +8,12 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use shmlimit::snapshot::{KeyFingerprint, KeySnapshot, KeysSnapshot, SegmentReader};
 
+use crate::arguments::{Looking, Report};
 use crate::best::Best;
-use crate::command::{as_text, occupancy};
 use crate::exit::{ExitCode, Failure};
-use crate::output;
 use crate::reveal::Reveal;
 use crate::text::human::{self, count};
-use crate::text::table::{Side, Table};
+use crate::text::table::Table;
 use crate::text::{key, sanitise, style};
 
 /// Show the keys of a keyed set
@@ -22,6 +21,8 @@ use crate::text::{key, sanitise, style};
 /// That is who is limited, how often each was admitted and refused, and what is left to each. Keys without a row, which
 /// are as if never used, are not shown. Maps the file read-only and takes no lock, so no one waits for it, and it needs
 /// no more than permission to read the file.
+///
+/// As JSON, a key has its text where it is UTF-8, or else its bytes in hexadecimal digits, and always its fingerprint.
 #[derive(Args, Debug)]
 pub struct Keys {
     /// How many keys to show; 0 for all of them
@@ -51,16 +52,8 @@ pub struct Keys {
     #[command(flatten)]
     reveal: Reveal,
 
-    /// Print JSON
-    ///
-    /// Amounts are in the units that the limits count in, times in seconds. A key has its text where it is UTF-8, or else its bytes in hexadecimal digits, and always its fingerprint.
-    #[arg(long)]
-    json: bool,
-
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    segment: PathBuf,
+    #[command(flatten)]
+    looking: Looking,
 
     /// The keyed set
     ///
@@ -96,22 +89,22 @@ struct Selection {
     /// All limits of the set.
     #[serde(skip)]
     limits: Vec<String>,
+    #[serde(skip)]
+    order: Order,
+    /// Whether only some of the keys were asked for.
+    #[serde(skip)]
+    is_filtered: bool,
 }
 
 impl Keys {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let selection = self.select(&SegmentReader::open(&self.segment)?)?;
-        if self.json {
-            output::print_json(&selection)?;
-        } else {
-            output::print(&self.shown(&selection))?;
-        }
-        Ok(ExitCode::Done)
+        let reader = SegmentReader::open(&self.looking.segment.path)?;
+        self.looking.form.print(&self.select(&reader)?)
     }
 
     fn select(&self, reader: &SegmentReader) -> Result<Selection, Failure> {
         let mut selection = Selection {
-            path: as_text(&self.segment),
+            path: human::as_text(&self.looking.segment.path),
             set: self.set.clone(),
             table: KeysSnapshot::default(),
             seen: 0,
@@ -119,6 +112,8 @@ impl Keys {
             matching: 0,
             keys: Vec::new(),
             limits: Vec::new(),
+            order: self.by,
+            is_filtered: self.text.is_some() || self.limited,
         };
         let max = if self.top == 0 { usize::MAX } else { self.top };
         let mut best = Best::new(max);
@@ -151,88 +146,69 @@ impl Keys {
         };
         has_text && (!self.limited || is_limited())
     }
+}
 
-    fn shown(&self, selection: &Selection) -> String {
+impl Report for Selection {
+    fn text(&self) -> String {
         let mut text = format!(
             "{} {}\n  {}\n",
-            style::paint(style::TITLE, "keys of"),
-            style::paint(style::TITLE, sanitise::line(&selection.set)),
-            occupancy(&selection.table)
+            style::title("keys of"),
+            style::title(&sanitise::line(&self.set)),
+            key::occupancy(&self.table)
         );
-        if let Some(tenths) = (selection.in_second_bucket * 1_000).checked_div(selection.seen) {
+        if let Some(tenths) = (self.in_second_bucket * 1_000).checked_div(self.seen) {
             text.push_str(&format!(
                 "  {}.{} % of them are in the second of their two buckets\n",
                 tenths / 10,
                 tenths % 10
             ));
         }
-        let all = self.text.is_none() && !self.limited;
-        let which = if all { "" } else { " that match" };
-        let keys = human::quantity(selection.matching, "key", "keys");
-        if selection.keys.is_empty() {
+        let which = if self.is_filtered { " that match" } else { "" };
+        let number = self.keys.len() as u64;
+        if number == 0 {
             text.push_str(&format!("\nno keys{which}\n"));
             return text;
         }
-        if (selection.keys.len() as u64) < selection.matching {
-            let shown = count(selection.keys.len() as u64);
-            text.push_str(&format!(
-                "\n{shown} of {keys}{which}, {} first\n",
-                self.by.words()
-            ));
-        } else {
-            text.push_str(&format!("\n{keys}{which}, {} first\n", self.by.words()));
-        }
-        text.push_str(&Self::table(selection).render(2));
+        let some = (number < self.matching).then(|| format!("{} of ", count(number)));
+        text.push_str(&format!(
+            "\n{}{}{which}, {} first\n{}",
+            some.unwrap_or_default(),
+            human::quantity(self.matching, "key", "keys"),
+            self.order.words(),
+            self.table().render(2)
+        ));
         text
     }
+}
 
-    fn table(selection: &Selection) -> Table {
-        let limits: Vec<String> = selection
-            .limits
-            .iter()
-            .map(|limit| sanitise::line(limit))
-            .collect();
-        let mut columns = vec![
-            ("KEY", Side::Left),
-            ("ADMITTED", Side::Right),
-            ("REFUSED", Side::Right),
-            ("LAST USED", Side::Right),
-            ("HELD", Side::Right),
-            ("QUEUED", Side::Right),
-        ];
-        let has_tiers = selection.keys.iter().any(|key| key.tier.is_some());
-        if has_tiers {
-            columns.insert(1, ("TIER", Side::Left));
-        }
-        columns.extend(limits.iter().map(|limit| (limit.as_str(), Side::Left)));
-        columns.push(("", Side::Left));
-        let mut table = Table::new(&columns);
-        for key in &selection.keys {
-            let mut row = vec![
-                key::key(&key.key).into(),
-                count(key.admitted.into()).into(),
-                count(key.refused.into()).into(),
-                format!("{} ago", human::duration(key.unused_for)).into(),
-                count(key.held).into(),
-                count(key.waiting).into(),
-            ];
-            if has_tiers {
-                let tier = key.tier.as_deref().unwrap_or("default");
-                row.insert(1, sanitise::line(tier).into());
-            }
-            // If limits count networks, not every key has every limit.
-            row.extend(selection.limits.iter().map(|name| {
-                let limit = key.limits.iter().find(|limit| limit.name == *name);
-                limit.map_or_else(|| "".into(), key::standing)
-            }));
-            row.push(match (key.torn, key.throttled_for) {
-                (true, _) => "changing".into(),
-                (false, Duration::ZERO) => "".into(),
-                (false, wait) => format!("throttled for {}", human::duration(wait)).into(),
+impl Selection {
+    fn table(&self) -> Table<'_, KeySnapshot> {
+        let mut table = Table::of(&self.keys).left("KEY", |key| key::key(&key.key));
+        if self.keys.iter().any(|key| key.tier.is_some()) {
+            table = table.left("TIER", |key| {
+                sanitise::line(key.tier.as_deref().unwrap_or("default"))
             });
-            table.row(row);
         }
-        table
+        table = table
+            .right("ADMITTED", |key| count(key.admitted.into()))
+            .right("REFUSED", |key| count(key.refused.into()))
+            .right("LAST USED", |key| {
+                format!("{} ago", human::duration(key.unused_for))
+            })
+            .right("HELD", |key| count(key.held))
+            .right("QUEUED", |key| count(key.waiting));
+        // If limits count networks, not every key has every limit.
+        for name in &self.limits {
+            table = table.left(&sanitise::line(name), |key| {
+                let limit = key.limits.iter().find(|limit| limit.name == *name);
+                limit.map_or_else(|| "".into(), key::left)
+            });
+        }
+        table.left("", |key| match (key.torn, key.throttled_for) {
+            (true, _) => "changing".to_owned(),
+            (false, Duration::ZERO) => String::new(),
+            (false, wait) => format!("throttled for {}", human::duration(wait)),
+        })
     }
 }
 

@@ -1,11 +1,22 @@
 //! Verbs that only look, one per file.
 
-pub mod doctor;
-pub mod export;
+mod doctor;
+mod export;
 mod file_output;
-pub mod inspect;
-pub mod keys;
-pub mod serve;
-pub mod show;
-pub mod top;
-pub mod watch;
+mod inspect;
+mod keys;
+mod serve;
+mod show;
+mod top;
+mod watch;
+
+verbs![
+    inspect::Inspect,
+    keys::Keys,
+    show::Show,
+    doctor::Doctor,
+    top::Top,
+    watch::Watch,
+    export::Export,
+    serve::Serve,
+];

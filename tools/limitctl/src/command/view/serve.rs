@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::watch::interval;
+use crate::arguments::interval;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::reveal::Reveal;

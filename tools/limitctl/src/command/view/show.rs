@@ -1,44 +1,34 @@
 //! `limitctl show`.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 use shmlimit::snapshot::{
-    HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, ProcessId, SegmentReader, TicketSnapshot,
+    HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, SegmentReader, TicketSnapshot,
 };
 use shmlimit::{Error, Limit, RequestError, SetDeclaration};
 
-use crate::command::{aligned, amounts, as_text, label, label_heading};
+use crate::arguments::{Looking, Report};
 use crate::exit::{ExitCode, Failure};
-use crate::output;
 use crate::reveal::Reveal;
-use crate::text::human::{self, count};
-use crate::text::table::{Side, Table};
+use crate::text::facts::Facts;
+use crate::text::human::{self, amounts, count};
+use crate::text::table::Table;
 use crate::text::{declared, key, process, sanitise, style};
 
 /// Show one key of a keyed set
 ///
-/// That is what is left to it of each limit, how often it was admitted and refused, and which processes hold or wait for something of it. Maps the file read-only and takes no lock. Works also where nothing is kept of keys.
+/// That is what is left to it of each limit, how often it was admitted and refused, and which processes hold or wait for something of it. Maps the file read-only and takes no lock. Works also where nothing is kept of keys. As JSON, "rows" is empty where the key has none.
 #[derive(Args, Debug)]
 pub struct Show {
-    /// Print JSON
-    ///
-    /// Amounts are in the units that the limits count in, times in seconds. "rows" is empty where the key has none.
-    #[arg(long)]
-    json: bool,
-
     #[command(flatten)]
     reveal: Reveal,
 
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    segment: PathBuf,
+    #[command(flatten)]
+    looking: Looking,
 
     /// The keyed set
     ///
@@ -60,6 +50,9 @@ struct View {
     rows: Vec<KeySnapshot>,
     holds: Vec<HoldSnapshot>,
     tickets: Vec<TicketSnapshot>,
+    /// What is shown of the key that was typed.
+    #[serde(skip)]
+    key: String,
     /// The set's declaration.
     #[serde(skip)]
     declared: Option<SetDeclaration>,
@@ -67,24 +60,19 @@ struct View {
 
 impl Show {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let view = self.look()?;
-        if self.json {
-            output::print_json(&view)?;
-        } else {
-            output::print(&self.shown(&view))?;
-        }
-        Ok(ExitCode::Done)
+        self.looking.form.print(&self.look()?)
     }
 
     fn look(&self) -> Result<View, Failure> {
-        let reader = SegmentReader::open(&self.segment)?;
+        let reader = SegmentReader::open(&self.looking.segment.path)?;
         let rows = self.rows(&reader)?.into_iter().map(|row| self.reveal.row(row));
         let mut view = View {
-            path: as_text(&self.segment),
+            path: human::as_text(&self.looking.segment.path),
             set: self.set.clone(),
             rows: rows.collect(),
             holds: Vec::new(),
             tickets: Vec::new(),
+            key: self.reveal.typed(self.key.as_bytes()),
             declared: self.declared(&reader),
         };
         if view
@@ -124,28 +112,27 @@ impl Show {
             row => Ok(row?.into_iter().collect()),
         }
     }
+}
 
-    fn shown(&self, view: &View) -> String {
+impl Report for View {
+    fn text(&self) -> String {
         let mut text = format!(
             "{} of set {}\n",
-            style::paint(
-                style::TITLE,
-                format!("key {}", self.reveal.typed(self.key.as_bytes()))
-            ),
-            sanitise::line(&view.set)
+            style::title(&format!("key {}", self.key)),
+            sanitise::line(&self.set)
         );
-        if view.rows.is_empty() {
+        if self.rows.is_empty() {
             text.push_str("  has no row: it has used nothing, or all of it is replenished and the row went to another key\n");
         }
-        for (position, row) in view.rows.iter().enumerate() {
-            if position > 0 {
-                text.push('\n');
-            }
-            text.push_str(&row_text(row, view.declared.as_ref()));
-        }
-        if !view.holds.is_empty() || !view.tickets.is_empty() {
+        let rows: Vec<String> = self
+            .rows
+            .iter()
+            .map(|row| row_text(row, self.declared.as_ref()))
+            .collect();
+        text.push_str(&rows.join("\n"));
+        if !self.holds.is_empty() || !self.tickets.is_empty() {
             text.push('\n');
-            text.push_str(&users(view).render(2));
+            text.push_str(&self.users());
         }
         text
     }
@@ -167,51 +154,36 @@ fn row_text(row: &KeySnapshot, declared: Option<&SetDeclaration>) -> String {
     if row.of_dead > 0 {
         held.push_str(&format!(", and {} by dead processes", count(row.of_dead)));
     }
-    let mut facts = vec![
-        ("row", key::key(&row.key)),
-        ("fingerprint", row.key.fingerprint.to_string()),
-        ("state", state),
-        ("last used", format!("{} ago", human::duration(row.unused_for))),
-        (
-            "counted",
-            format!(
-                "{} admitted, {} refused",
-                count(row.admitted.into()),
-                count(row.refused.into())
-            ),
-        ),
-        ("held", held),
-        ("queued", human::quantity(row.waiting, "request", "requests")),
-    ];
-    if !row.throttled_for.is_zero() {
+    let counted = format!(
+        "{} admitted, {} refused",
+        count(row.admitted.into()),
+        count(row.refused.into())
+    );
+    let how = if row.tier_assigned { ", assigned" } else { "" };
+    let throttled = (!row.throttled_for.is_zero()).then(|| {
         let until = format!("nothing is admitted for {}", human::duration(row.throttled_for));
-        facts.push(("throttled", style::paint(style::WARNING, until)));
-    }
-    if has_tiers {
-        let how = if row.tier_assigned { ", assigned" } else { "" };
-        facts.insert(2, ("tier", sanitise::line(&format!("{tier}{how}"))));
-    }
-    let limits = limits(row, &limits_of_tier.unwrap_or_default());
-    format!("{}\n{}", aligned(&facts), limits.render(2))
-}
-
-fn limits(row: &KeySnapshot, declared: &[Limit]) -> Table {
-    let mut table = Table::new(&[
-        ("LIMIT", Side::Left),
-        ("KIND", Side::Left),
-        ("DECLARED", Side::Left),
-        ("LEFT", Side::Left),
-    ]);
-    for limit in &row.limits {
-        let declaration = declared.iter().find(|declared| declared.name() == limit.name);
-        table.row(vec![
-            sanitise::line(&limit.name).into(),
-            limit.kind.to_string().into(),
-            declared_for(limit, declaration).into(),
-            key::standing(limit),
-        ]);
-    }
-    table
+        style::paint(style::WARNING, until)
+    });
+    let facts = Facts::default()
+        .fact("row", key::key(&row.key))
+        .fact("fingerprint", row.key.fingerprint.to_string())
+        .fact("tier", has_tiers.then(|| sanitise::line(&format!("{tier}{how}"))))
+        .fact("state", state)
+        .fact("last used", format!("{} ago", human::duration(row.unused_for)))
+        .fact("counted", counted)
+        .fact("held", held)
+        .fact("queued", human::quantity(row.waiting, "request", "requests"))
+        .fact("throttled", throttled);
+    let declared_as = |limit: &KeyLimitSnapshot| {
+        let mut limits = limits_of_tier.iter().flatten();
+        limits.find(|declared| declared.name() == limit.name)
+    };
+    let limits = Table::of(&row.limits)
+        .left("LIMIT", |limit| sanitise::line(&limit.name))
+        .left("KIND", |limit| limit.kind)
+        .left("DECLARED", |limit| declared_for(limit, declared_as(limit)))
+        .left("LEFT", key::left);
+    format!("{}\n{}", facts.render(), limits.render(2))
 }
 
 /// The limit declared for a key's tier, or the override that replaces it.
@@ -228,49 +200,34 @@ fn declared_for(limit: &KeyLimitSnapshot, declaration: Option<&Limit>) -> String
     sanitise::line(&text)
 }
 
-/// The holds and the waiters of the key.
-fn users(view: &View) -> Table {
-    let mut table = Table::new(&[
-        ("PID", Side::Right),
-        ("STATE", Side::Left),
-        ("FOR", Side::Right),
-        ("WHAT", Side::Left),
-        (label_heading(&view.holds), Side::Left),
-    ]);
-    let mut user = |process: Option<ProcessId>,
-                    is_alive: bool,
-                    state: &str,
-                    length: Duration,
-                    what: &BTreeMap<String, u64>,
-                    label: String| {
-        table.row(vec![
-            process::cell(process).into(),
-            if is_alive { state } else { "dead" }.into(),
-            human::duration(length).into(),
-            amounts(what).into(),
-            label.into(),
-        ]);
-    };
-    for hold in &view.holds {
-        user(
-            process::of_hold(hold),
-            hold.owner_alive,
-            if hold.returned { "returned it" } else { "holds" },
-            hold.held_for,
-            &hold.amounts,
-            label(hold),
-        );
+impl View {
+    /// The holds and the waiters of the key.
+    fn users(&self) -> String {
+        let holds = self.holds.iter().map(|hold| {
+            let state = if hold.returned { "returned it" } else { "holds" };
+            let what = (process::of_hold(hold), hold.held_for, &hold.amounts);
+            (
+                what,
+                if hold.owner_alive { state } else { "dead" },
+                process::label(hold),
+            )
+        });
+        let tickets = self.tickets.iter().map(|ticket| {
+            let state = if ticket.granted { "was served" } else { "waits" };
+            let what = (process::of_ticket(ticket), ticket.waiting_for, &ticket.costs);
+            (
+                what,
+                if ticket.owner_alive { state } else { "dead" },
+                String::new(),
+            )
+        });
+        let users: Vec<_> = holds.chain(tickets).collect();
+        Table::of(&users)
+            .right("PID", |((process, ..), ..)| process::cell(*process))
+            .left("STATE", |(_, state, _)| state)
+            .right("FOR", |((_, length, _), ..)| human::duration(*length))
+            .left("WHAT", |((.., what), ..)| amounts(what))
+            .left(process::label_heading(&self.holds), |(.., label)| label)
+            .render(2)
     }
-    for ticket in &view.tickets {
-        let state = if ticket.granted { "was served" } else { "waits" };
-        user(
-            process::of_ticket(ticket),
-            ticket.owner_alive,
-            state,
-            ticket.waiting_for,
-            &ticket.costs,
-            String::new(),
-        );
-    }
-    table
 }

@@ -1,11 +1,10 @@
 //! `limitctl top`.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::watch::interval;
+use crate::arguments::{SegmentPath, interval};
 use crate::exit::{ExitCode, Failure};
 use crate::live::sampler::Sampler;
 use crate::live::schedule::Schedule;
@@ -37,10 +36,8 @@ pub struct Top {
     #[command(flatten)]
     reveal: Reveal,
 
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    segment: PathBuf,
+    #[command(flatten)]
+    segment: SegmentPath,
 }
 
 impl Top {
@@ -51,7 +48,7 @@ impl Top {
                 "top needs a terminal; `limitctl watch` prints lines instead",
             ));
         }
-        let mut sampler = Sampler::open(&self.segment, self.keys, self.reveal)?;
+        let mut sampler = Sampler::open(&self.segment.path, self.keys, self.reveal)?;
         let screen = Screen::new(sampler.look()?, Signs::of_locale());
         let session = Session::start().map_err(|error| Failure::of_system(&error, "the terminal"))?;
         let signal = show(session, screen, &mut sampler, self.every)?;

@@ -1,6 +1,5 @@
 //! `limitctl watch`.
 
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,14 +9,15 @@ use shmlimit::declare::Kind;
 use shmlimit::snapshot::{KeysSnapshot, LimitCounts, LimitSnapshot, SetCounts, SetSnapshot};
 use unicode_width::UnicodeWidthStr;
 
-use crate::arguments;
+use crate::arguments::{Looking, interval};
 use crate::exit::{ExitCode, Failure};
 use crate::live::activity::{KeyActivity, Rates, SetActivity};
-use crate::live::sampler::{Look, Sampler, State};
+use crate::live::sampler::{Look, Sampler};
 use crate::live::schedule::Schedule;
 use crate::live::standing::{self, Usage};
 use crate::output::Lines;
 use crate::reveal::Reveal;
+use crate::state::State;
 use crate::text::human::{self, count};
 use crate::text::{key, sanitise};
 
@@ -26,7 +26,8 @@ use crate::text::{key, sanitise};
 /// That is, for each set, how many requests a second were admitted and refused since the line before, how many permits
 /// are out, how many requests wait, and how much of each limit is used. Maps the file read-only and takes no lock, so no
 /// one waits for it, and it needs no more than permission to read the file. A segment that takes the place of the one
-/// that is watched is watched instead.
+/// that is watched is watched instead. As JSON, each line is an object with the rates, in requests a second, and the counters of
+/// all sets at one instant.
 #[derive(Args, Debug)]
 pub struct Watch {
     /// How long to wait between two lines, such as 500ms or 5s
@@ -50,38 +51,13 @@ pub struct Watch {
     #[command(flatten)]
     reveal: Reveal,
 
-    /// Print JSON, one object a line
-    ///
-    /// Each has the rates and the counters of all sets at one instant. Rates are requests a second, times are in seconds.
-    #[arg(long)]
-    json: bool,
-
-    /// The segment
-    ///
-    /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
-    segment: PathBuf,
+    #[command(flatten)]
+    looking: Looking,
 }
-
-/// A time between two looks.
-pub fn interval(text: &str) -> Result<Duration, String> {
-    let interval = arguments::duration(text)?;
-    if (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
-        Ok(interval)
-    } else {
-        Err(format!(
-            "it must be between {} and {}",
-            human::duration(MIN_INTERVAL),
-            human::duration(MAX_INTERVAL)
-        ))
-    }
-}
-
-const MIN_INTERVAL: Duration = Duration::from_millis(10);
-const MAX_INTERVAL: Duration = Duration::from_secs(86_400);
 
 impl Watch {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let mut sampler = Sampler::open(&self.segment, self.keys, self.reveal)?;
+        let mut sampler = Sampler::open(&self.looking.segment.path, self.keys, self.reveal)?;
         // The look that the first rates are counted from.
         sampler.look()?;
         let mut schedule = Schedule::starting(Instant::now(), self.every);
@@ -92,7 +68,7 @@ impl Watch {
             thread::sleep(schedule.remaining(Instant::now()));
             schedule.advance(Instant::now());
             let look = sampler.look()?;
-            if self.json {
+            if self.looking.form.json {
                 lines.print(&Line::new(&look))?;
             } else {
                 lines.print_text(&text(&look, &mut heading))?;
