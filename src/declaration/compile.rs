@@ -9,7 +9,7 @@ use super::limit::credit::Credit;
 use super::limit::prefix::Prefix;
 use super::limit::window::Window;
 use super::limit::{Algorithm, Align, Limit};
-use super::place::{Place, check_range};
+use super::location::{Location, check_range};
 use crate::choices::Kind;
 use crate::engine::terms::plan::LimitPlan;
 use crate::error::DeclarationError;
@@ -24,7 +24,7 @@ impl Limit {
     /// The rule of the limit, or what is wrong with it.
     pub(super) fn compile(
         &self,
-        place: &Place<'_>,
+        place: &Location<'_>,
         has_lease_room: bool,
     ) -> Result<LimitPlan, DeclarationError> {
         self.check(place)?;
@@ -72,7 +72,7 @@ impl Limit {
     }
 
     /// The rule of an adaptive concurrency limit in canonical form.
-    fn adaptive_rule(&self, place: &Place<'_>) -> Result<Option<Rule>, DeclarationError> {
+    fn adaptive_rule(&self, place: &Location<'_>) -> Result<Option<Rule>, DeclarationError> {
         let amount = |field, amount: &Amount| {
             let units = self.units(amount);
             units.map_err(|invalid| place.value(field, amount, invalid))
@@ -102,7 +102,7 @@ impl Limit {
     }
 
     /// The rule of a limit in canonical form and per window, whose fields have been checked one by one.
-    fn rule(&self, place: &Place<'_>) -> Result<Rule, DeclarationError> {
+    fn rule(&self, place: &Location<'_>) -> Result<Rule, DeclarationError> {
         let amount = |field, amount: &Amount| {
             self.units(amount)
                 .map_err(|invalid| place.value(field, amount, invalid))
@@ -167,7 +167,7 @@ impl Limit {
     }
 
     /// The local time by which the days of a calendar window begin.
-    pub(super) fn local_time(&self, place: &Place<'_>) -> Result<LocalTime, DeclarationError> {
+    pub(super) fn local_time(&self, place: &Location<'_>) -> Result<LocalTime, DeclarationError> {
         let Some(zone) = &self.time_zone else {
             let minutes = self.utc_offset.unwrap_or_default().minutes;
             return Ok(LocalTime::at_offset(i32::from(minutes) * 60));
@@ -192,7 +192,7 @@ impl Limit {
     }
 
     /// The shortest period of a calendar window.
-    pub(super) fn shortest_period(&self, place: &Place<'_>) -> Option<Duration> {
+    pub(super) fn shortest_period(&self, place: &Location<'_>) -> Option<Duration> {
         let calendar = self.calendar(self.local_time(place).ok()?)?;
         Some(Duration::from_nanos(calendar.shortest_period()))
     }
@@ -216,7 +216,7 @@ fn nanos(length: Option<Window>) -> Option<u64> {
 }
 
 /// The error for a rule that cannot be built from the declared values.
-fn unsuitable(place: &Place<'_>, invalid: &InvalidLimit) -> DeclarationError {
+fn unsuitable(place: &Location<'_>, invalid: &InvalidLimit) -> DeclarationError {
     match *invalid {
         InvalidLimit::InexactBurst { given, max } => DeclarationError::InexactBurst {
             place: place.here(),

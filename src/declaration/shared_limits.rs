@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use super::location::Location;
 use super::options::fleet::FleetOptions;
-use super::place::Place;
 use super::{Declaration, SetDeclaration};
 use crate::error::DeclarationError;
 
@@ -88,7 +88,7 @@ impl Declaration {
     pub fn warnings(&self) -> Vec<String> {
         let of_set = |set: &SetDeclaration| {
             let warnings = set.limits.iter().map(|limit| {
-                limit.fleet_warning(&Place {
+                limit.fleet_warning(&Location {
                     set: &set.name,
                     tier: None,
                     limit: Some(&limit.name),

@@ -1,6 +1,6 @@
 //! Which key loses its row to a new one, if the declaration permits eviction.
 
-use super::row_for_key::Place;
+use super::row_for_key::NewRow;
 
 /// The claim of a used row's key to keep the row when another key needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) struct Usage {
 
 /// The row whose key loses the least, the first of equals. If none may be evicted, says when the first limited one
 /// may be.
-pub(super) fn choose(rows: impl Iterator<Item = u64>, mut claim: impl FnMut(u64) -> Claim) -> Place {
+pub(super) fn choose(rows: impl Iterator<Item = u64>, mut claim: impl FnMut(u64) -> Claim) -> NewRow {
     let mut min: Option<(Usage, u64)> = None;
     let mut room_in: Option<u64> = None;
     for row in rows {
@@ -44,7 +44,7 @@ pub(super) fn choose(rows: impl Iterator<Item = u64>, mut claim: impl FnMut(u64)
         }
     }
     match min {
-        Some((_, row)) => Place::Evicted(row),
-        None => Place::None { room_in },
+        Some((_, row)) => NewRow::Evicted(row),
+        None => NewRow::None { room_in },
     }
 }

@@ -21,7 +21,7 @@ mod tests;
 pub(crate) use eviction::{Claim, Usage};
 pub(crate) use fingerprint::Fingerprint;
 pub(crate) use repair::{is_consistent, rebuild};
-pub(crate) use row_for_key::Place;
+pub(crate) use row_for_key::NewRow;
 pub(crate) use sizing::{buckets_for, holds_for, shards_for};
 
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS, WORD_TAGS};
@@ -134,12 +134,12 @@ pub(crate) fn probable(table: &(impl Table + ?Sized), fingerprint: Fingerprint) 
 /// This is a row of the emptier bucket that was never used; else the first of which `can_reuse` says that it carries
 /// nothing; else, of those that may be evicted, the one with the smallest `claim`. Each of the two is called for at
 /// most [`MAX_ASKED`] rows, once per row. Without a `claim` nothing is evicted.
-pub(crate) fn find_place<C: FnMut(u64) -> Claim>(
+pub(crate) fn find_new_row<C: FnMut(u64) -> Claim>(
     table: &(impl Table + ?Sized),
     fingerprint: Fingerprint,
     can_reuse: impl FnMut(u64) -> bool,
     claim: Option<C>,
-) -> Place {
+) -> NewRow {
     let buckets = fingerprint.buckets(table.buckets());
     let [first, second] = buckets.map(|bucket| Matches::of(table, bucket, 0));
     let mut emptier = if second.count() > first.count() {
@@ -148,14 +148,14 @@ pub(crate) fn find_place<C: FnMut(u64) -> Claim>(
         first
     };
     if let Some(row) = emptier.next() {
-        return Place::Unused(row);
+        return NewRow::Unused(row);
     }
     if let Some(row) = rows_of(fingerprint, buckets).find_map(accepted_by(can_reuse)) {
-        return Place::Reused(row);
+        return NewRow::Reused(row);
     }
     match claim {
         Some(claim) => eviction::choose(rows_of(fingerprint, buckets), claim),
-        None => Place::None { room_in: None },
+        None => NewRow::None { room_in: None },
     }
 }
 
@@ -181,7 +181,7 @@ fn rows_of(fingerprint: Fingerprint, buckets: [u64; 2]) -> impl Iterator<Item = 
     })
 }
 
-/// Gives a row that [`find_place`] found to this key: stores two words of the row, then one of tags.
+/// Gives a row that [`find_new_row`] found to this key: stores two words of the row, then one of tags.
 pub(crate) fn insert(table: &mut (impl TableMut + ?Sized), row: u64, fingerprint: Fingerprint) {
     table.store_fingerprint(row, fingerprint);
     store_tag(table, row, fingerprint.tag());

@@ -3,7 +3,7 @@
 /// A row for a new key. Except in the first case it may still hold data of its former key, and after a
 /// [`rebuild`](super::rebuild) even in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum NewRow {
     /// This row was never used.
     Unused(u64),
     /// This row carried nothing about its key.

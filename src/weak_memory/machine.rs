@@ -187,7 +187,7 @@ impl Machine {
                 }
             }
             Step::Go(place) => next.go(bounds, thread, place),
-            Step::Place(_) => {}
+            Step::Label(_) => {}
             Step::End(outcome) => {
                 next.threads[thread].outcome = Some(outcome);
                 next.threads[thread].at = bounds.threads[thread].len();
@@ -197,7 +197,7 @@ impl Machine {
     }
 
     fn go(&mut self, bounds: &Bounds, thread: usize, place: &str) {
-        let is_place = |step: &Step| matches!(step, Step::Place(name) if *name == place);
+        let is_place = |step: &Step| matches!(step, Step::Label(name) if *name == place);
         let at = bounds.threads[thread].iter().position(is_place);
         self.threads[thread].at = at.expect("a place of that name");
     }
@@ -208,7 +208,7 @@ impl Machine {
             let step = bounds.threads[thread].get(self.threads[thread].at);
             let is_own = matches!(
                 step,
-                Some(Step::IfAny(..) | Step::IfNone(..) | Step::Go(_) | Step::Place(_) | Step::End(_))
+                Some(Step::IfAny(..) | Step::IfNone(..) | Step::Go(_) | Step::Label(_) | Step::End(_))
             );
             if !is_own {
                 return self;

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use super::Change::{Max, Or, Subtract, Swap};
-use super::Step::{Change, End, Fence, FenceAfterChange, Go, IfAny, IfNone, Load, Place, Replace, Store};
+use super::Step::{Change, End, Fence, FenceAfterChange, Go, IfAny, IfNone, Label, Load, Replace, Store};
 use super::machine::Machine;
 use super::{Bounds, Outcome, Processor, Step, without};
 use crate::explorer::{is_found, nothing_is_wrong};
@@ -25,7 +25,7 @@ const ONE_PLACE: u8 = 2;
 /// `finish_marks`: checks for marks, tries the lock, searches, releases it, and checks again.
 fn finish_marks() -> Vec<Step> {
     vec![
-        Place("look"),
+        Label("look"),
         FenceAfterChange,
         Load(0, MARKS, Relaxed),
         IfNone(0, 0xff, "end"),
@@ -37,16 +37,16 @@ fn finish_marks() -> Vec<Step> {
         // Continues a search that somebody else began and did not finish.
         IfAny(0, ONE_PLACE, "search"),
         Change(0, MARKS, Swap(ONE_PLACE), AcqRel),
-        Place("search"),
+        Label("search"),
         Load(0, RETURNED, Relaxed),
         IfNone(0, 1, "searched"),
         Store(FINISHED, 1, Relaxed),
-        Place("searched"),
+        Label("searched"),
         Change(0, MARKS, Subtract(ONE_PLACE), Release),
-        Place("unlock"),
+        Label("unlock"),
         Change(0, LOCK, Swap(0), Release),
         Go("look"),
-        Place("end"),
+        Label("end"),
         End(Outcome::Done),
     ]
 }

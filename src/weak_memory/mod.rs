@@ -43,7 +43,7 @@ enum Step {
     /// Continues at that place if the register has none of those bits set.
     IfNone(Register, u8, &'static str),
     Go(&'static str),
-    Place(&'static str),
+    Label(&'static str),
     /// Reports the outcome.
     End(Outcome),
 }

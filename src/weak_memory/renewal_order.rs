@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::Change::Max;
-use super::Step::{Change, End, Fence, IfAny, IfNone, Load, Place, Store};
+use super::Step::{Change, End, Fence, IfAny, IfNone, Label, Load, Store};
 use super::machine::Machine;
 use super::{Bounds, Outcome, Processor, Step, without};
 use crate::explorer::{is_found, nothing_is_wrong};
@@ -35,7 +35,7 @@ fn renewal() -> Vec<Step> {
     steps.extend(still_holds("not own"));
     steps.extend([
         End(Outcome::Renewed),
-        Place("not own"),
+        Label("not own"),
         // Only what was not being changed meanwhile can show that it is lost.
         Load(1, JOURNAL, Relaxed),
         Fence(Acquire),
@@ -48,13 +48,13 @@ fn renewal() -> Vec<Step> {
         IfAny(0, 1, "unsure"),
         IfAny(1, 2, "compared"),
         IfAny(0, 2, "unsure"),
-        Place("compared"),
+        Label("compared"),
         IfNone(2, 1, "lost"),
         IfAny(3, 1, "lost"),
         // It may be its own: it is renewed under the lock.
-        Place("unsure"),
+        Label("unsure"),
         End(Outcome::Unsure),
-        Place("lost"),
+        Label("lost"),
         End(Outcome::Lost),
     ]);
     steps
@@ -75,9 +75,9 @@ fn end_of_lease() -> Vec<Step> {
         Store(OWNER, 1, Relaxed),
         Store(EXPIRED, 0, Relaxed),
         Store(JOURNAL, 2, Release),
-        Place("was renewed"),
+        Label("was renewed"),
         End(Outcome::Done),
-        Place("commit"),
+        Label("commit"),
         Store(JOURNAL, 2, Release),
         End(Outcome::Expired),
     ]

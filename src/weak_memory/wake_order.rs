@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::Change::Add;
-use super::Step::{Change, End, Fence, Go, IfAny, IfNone, Load, Place, Sleep, Store};
+use super::Step::{Change, End, Fence, Go, IfAny, IfNone, Label, Load, Sleep, Store};
 use super::machine::Machine;
 use super::{Bounds, Outcome, Processor, Step, without};
 use crate::explorer::{is_found, nothing_is_wrong};
@@ -30,9 +30,9 @@ fn grant(ticket: usize) -> Vec<Step> {
         IfAny(0, 1, "second"),
         Store(ENTRIES[0], entry, Release),
         Go("wake"),
-        Place("second"),
+        Label("second"),
         Store(ENTRIES[1], entry, Release),
-        Place("wake"),
+        Label("wake"),
         Change(0, FUTEX, Add(1), Release),
         End(Outcome::Done),
     ]
@@ -50,7 +50,7 @@ fn look_at(ticket: usize, part: &str) -> Vec<Step> {
         Load(3, TICKETS[ticket], Relaxed),
         IfNone(3, 1, not_granted),
         Store(FOUND[ticket], 1, Relaxed),
-        Place(not_granted),
+        Label(not_granted),
     ]
 }
 
@@ -66,32 +66,32 @@ fn read(number: usize, part: &str) -> Vec<Step> {
     for ticket in 0..2 {
         steps.extend(look_at(ticket, &format!("{part}, of all")));
     }
-    steps.extend([Go(done), Place(first)]);
+    steps.extend([Go(done), Label(first)]);
     steps.extend(look_at(0, part));
-    steps.extend([Go(done), Place(second)]);
+    steps.extend([Go(done), Label(second)]);
     steps.extend(look_at(1, part));
-    steps.push(Place(done));
+    steps.push(Label(done));
     steps
 }
 
 /// Looks and sleeps, and looks again whenever it is woken.
 fn reader() -> Vec<Step> {
     let see_count = [Load(0, FUTEX, Acquire), Load(1, COUNT, Relaxed), Fence(Acquire)];
-    let mut steps = vec![Place("none was read")];
+    let mut steps = vec![Label("none was read")];
     steps.extend(see_count);
     steps.extend([IfAny(1, 1, "one is new"), IfAny(1, 2, "two are new")]);
-    steps.extend([Sleep(FUTEX, 0), Go("none was read"), Place("one is new")]);
+    steps.extend([Sleep(FUTEX, 0), Go("none was read"), Label("one is new")]);
     steps.extend(read(0, "alone"));
-    steps.extend([Sleep(FUTEX, 0), Place("one was read")]);
+    steps.extend([Sleep(FUTEX, 0), Label("one was read")]);
     steps.extend(see_count);
     steps.extend([
         IfAny(1, 2, "the second is new"),
         Sleep(FUTEX, 0),
         Go("one was read"),
     ]);
-    steps.push(Place("two are new"));
+    steps.push(Label("two are new"));
     steps.extend(read(0, "of two"));
-    steps.push(Place("the second is new"));
+    steps.push(Label("the second is new"));
     steps.extend(read(1, "the second"));
     steps.push(End(Outcome::Done));
     steps

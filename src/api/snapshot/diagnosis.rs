@@ -8,7 +8,7 @@ use crate::choices::{LockKind, ShardPoison};
 use crate::engine;
 use crate::error::Error;
 use crate::shm::file::set_directory::ensure_trusted;
-use crate::shm::process::host::Place;
+use crate::shm::process::host::HostIdentity;
 use crate::shm::process::same_place::{Likeness, SegmentOrigin, current_place};
 use crate::shm::process::shard_locks::LockState;
 use crate::shm::time::segment_clock::SegmentClock;
@@ -159,7 +159,7 @@ impl FileReader {
 }
 
 impl SegmentPlace {
-    fn new(origin: SegmentOrigin, own: Place, any_pid_namespace: bool) -> Self {
+    fn new(origin: SegmentOrigin, own: HostIdentity, any_pid_namespace: bool) -> Self {
         Self {
             same_boot: origin.boot(own) != Likeness::Another,
             same_file: origin.is_original_file,

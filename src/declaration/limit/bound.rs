@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::window::Window;
 use super::{Algorithm, Align, Limit};
 use crate::choices::Kind;
-use crate::declaration::place::Place;
+use crate::declaration::location::Location;
 use crate::limit::window::window_bound;
 use crate::units::nanos_from_duration;
 
@@ -75,7 +75,7 @@ impl Limit {
     /// assert_eq!(bound(&sliding).as_deref(), Some("at most 10 in any 2s"));
     /// ```
     pub fn bound(&self) -> Option<Bound> {
-        let place = Place {
+        let place = Location {
             set: "",
             tier: None,
             limit: Some(&self.name),

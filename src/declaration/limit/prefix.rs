@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::declaration::place::{Place, check_range};
+use crate::declaration::location::{Location, check_range};
 use crate::engine::terms::plan::PrefixLengths;
 use crate::error::DeclarationError;
 
@@ -22,7 +22,7 @@ impl Prefix {
         }
     }
 
-    pub(in crate::declaration) fn check(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+    pub(in crate::declaration) fn check(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         check_range(|| place.field("prefix / ipv4"), self.ipv4.into(), 0, 32)?;
         check_range(|| place.field("prefix / ipv6"), self.ipv6.into(), 0, 128)
     }

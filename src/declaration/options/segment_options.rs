@@ -8,7 +8,7 @@ use super::checkpoint::Checkpoint;
 use super::clock_source::ClockSource;
 use super::file_mode::FileMode;
 use crate::choices::LockKind;
-use crate::declaration::place::check_range;
+use crate::declaration::location::check_range;
 use crate::error::DeclarationError;
 use crate::shm::file::verified::CreationOptions;
 

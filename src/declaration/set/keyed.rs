@@ -7,7 +7,7 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::choices::WhenFull;
-use crate::declaration::place::{Place, check_range};
+use crate::declaration::location::{Location, check_range};
 use crate::engine::terms::plan::KeyedPlan;
 use crate::error::DeclarationError;
 
@@ -111,7 +111,7 @@ impl Keyed {
         self
     }
 
-    pub(in crate::declaration) fn check(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+    pub(in crate::declaration) fn check(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         check_range(|| place.field("keyed / max_keys"), self.max_keys, 1, MAX_KEYS)
     }
 

@@ -4,7 +4,7 @@ use super::SetDeclaration;
 use crate::declaration::limit::Limit;
 use crate::declaration::limit::checks::written;
 use crate::declaration::limit::prefix::Prefix;
-use crate::declaration::place::{Place, check_range};
+use crate::declaration::location::{Location, check_range};
 use crate::engine::terms::plan::LimitPlan;
 use crate::error::DeclarationError;
 
@@ -19,7 +19,7 @@ impl SetDeclaration {
     /// Requires that some limit can have a capacity per key, if overrides are declared.
     pub(in crate::declaration) fn check_overrides(
         &self,
-        place: &Place<'_>,
+        place: &Location<'_>,
         limits: &[LimitPlan],
     ) -> Result<(), DeclarationError> {
         if !self.has_overrides() {
@@ -43,10 +43,13 @@ impl SetDeclaration {
     }
 
     /// Requires the prefixes of the limits to fit the set and one another. Each has been checked by itself.
-    pub(in crate::declaration) fn check_prefixes(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+    pub(in crate::declaration) fn check_prefixes(
+        &self,
+        place: &Location<'_>,
+    ) -> Result<(), DeclarationError> {
         let mut distinct: Vec<(Prefix, &Limit)> = Vec::new();
         for limit in &self.limits {
-            let place = Place {
+            let place = Location {
                 limit: Some(&limit.name),
                 ..*place
             };
@@ -77,7 +80,7 @@ impl SetDeclaration {
         }
         let without = self.limits.iter().find(|limit| limit.prefix.is_none());
         if let (Some((prefix, named)), Some(without)) = (distinct.first(), without) {
-            let place = Place {
+            let place = Location {
                 limit: Some(&without.name),
                 ..*place
             };

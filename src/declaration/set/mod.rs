@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::limit::Limit;
 use super::limit::window::Window;
+use super::location::{Location, check_label, check_name, check_range};
 use super::options::fleet::FleetOptions;
-use super::place::{Place, check_label, check_name, check_range};
 use crate::choices::Kind;
 use crate::engine::terms::plan::{LimitPlan, SetPlan, share_refund_words};
 use crate::error::DeclarationError;
@@ -218,7 +218,7 @@ impl SetDeclaration {
 
     /// The plan for the engine, in a segment of that fleet.
     pub(super) fn compile(&self, fleet: Option<&FleetOptions>) -> Result<SetPlan, DeclarationError> {
-        let place = Place {
+        let place = Location {
             set: &self.name,
             tier: None,
             limit: None,
@@ -235,7 +235,7 @@ impl SetDeclaration {
         let mut limits = Vec::with_capacity(self.limits.len());
         for (index, limit) in self.limits.iter().enumerate() {
             check_name(|| format!("{} / limit {}", place.here(), index + 1), &limit.name)?;
-            let place = Place {
+            let place = Location {
                 limit: Some(&limit.name),
                 ..place
             };
@@ -279,7 +279,7 @@ impl SetDeclaration {
         })
     }
 
-    fn check_metadata(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+    fn check_metadata(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         check_range(
             || place.field("metadata"),
             self.metadata.len() as u64,
@@ -294,7 +294,7 @@ impl SetDeclaration {
         Ok(())
     }
 
-    fn hold_capacity(&self, place: &Place<'_>) -> Result<u32, DeclarationError> {
+    fn hold_capacity(&self, place: &Location<'_>) -> Result<u32, DeclarationError> {
         let by_default = self.default_holds();
         let Some(holds) = self.holds else {
             return Ok(by_default);
@@ -313,7 +313,7 @@ impl SetDeclaration {
     }
 
     /// Whether holds are labelled. Only possible if they belong to permits.
-    fn keeps_labels(&self, place: &Place<'_>) -> Result<bool, DeclarationError> {
+    fn keeps_labels(&self, place: &Location<'_>) -> Result<bool, DeclarationError> {
         let labels = self.labels.unwrap_or(false);
         let has_credit = self.limits.iter().any(|limit| limit.credit.is_some());
         if labels && (has_credit || self.default_holds() == 0) {
@@ -333,7 +333,7 @@ impl SetDeclaration {
     }
 
     /// How long a grant is kept, in nanoseconds.
-    fn checked_collect_within(&self, place: &Place<'_>) -> Result<u64, DeclarationError> {
+    fn checked_collect_within(&self, place: &Location<'_>) -> Result<u64, DeclarationError> {
         match self.collect_within.unwrap_or(Window::Span(COLLECT_WITHIN)) {
             // At most an hour.
             Window::Span(time) if (MIN_COLLECT_WITHIN..=MAX_COLLECT_WITHIN).contains(&time) => {

@@ -9,7 +9,7 @@ use crate::declaration::limit::amount::Amount;
 use crate::declaration::limit::checks::written;
 use crate::declaration::limit::window::Window;
 use crate::declaration::limit::{Algorithm, Limit};
-use crate::declaration::place::{Place, check_name, check_range};
+use crate::declaration::location::{Location, check_name, check_range};
 use crate::engine::terms::plan::{
     LimitPlan, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY, TierPlan, share_refund_words,
 };
@@ -40,7 +40,7 @@ impl SetDeclaration {
     /// The limits of each tier, which are `limits` with its changes, or what is wrong with the tiers.
     pub(in crate::declaration) fn compile_tiers(
         &self,
-        place: &Place<'_>,
+        place: &Location<'_>,
         limits: &[LimitPlan],
     ) -> Result<Vec<TierPlan>, DeclarationError> {
         self.check_tiers(place)?;
@@ -51,7 +51,7 @@ impl SetDeclaration {
                 let Some(change) = tier.limits.get(&limit.name) else {
                     continue;
                 };
-                let place = Place {
+                let place = Location {
                     tier: Some(&tier.name),
                     limit: Some(&limit.name),
                     ..*place
@@ -76,7 +76,7 @@ impl SetDeclaration {
         Ok(tiers)
     }
 
-    fn check_tiers(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+    fn check_tiers(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         let Some(first) = self.tiers.first() else {
             return Ok(());
         };
@@ -110,7 +110,7 @@ impl SetDeclaration {
         let mut names = HashSet::from([DEFAULT_TIER]);
         for (index, tier) in self.tiers.iter().enumerate() {
             check_name(|| place.field(&format!("tier {}", index + 1)), &tier.name)?;
-            let place = Place {
+            let place = Location {
                 tier: Some(&tier.name),
                 ..*place
             };
@@ -145,7 +145,7 @@ impl SetDeclaration {
 
     fn check_tier_limit(
         &self,
-        place: &Place<'_>,
+        place: &Location<'_>,
         name: &str,
         change: &TierLimit,
     ) -> Result<(), DeclarationError> {
@@ -157,7 +157,7 @@ impl SetDeclaration {
                 advice: format!("the set has no such limit; it has {}", known.join(", ")),
             });
         };
-        let place = Place {
+        let place = Location {
             limit: Some(&limit.name),
             ..*place
         };

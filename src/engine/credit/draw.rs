@@ -18,7 +18,7 @@ use crate::engine::admit::attempt::{Answer, Attempt};
 use crate::engine::admit::charge::Admission;
 use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::settle::refund::Origin;
-use crate::engine::shard::batches::{Batches, Place};
+use crate::engine::shard::batches::{BatchSlot, Batches};
 use crate::engine::shard::hold::{Ending, FreeHold};
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
@@ -182,9 +182,9 @@ impl SegmentEngine {
     fn return_batches(&self, set: &SetEngine, batches: &Batches, which: Returned, wait: LockWait) -> bool {
         let owner = self.membership.owner_so_far();
         let mut are_left = false;
-        for (shard, place) in batches.places() {
+        for (shard, slot) in batches.slots() {
             let shard = set.shard(shard);
-            let Some(drawn) = place.read().filter(|drawn| drawn.owner == owner && owner != 0) else {
+            let Some(drawn) = slot.read().filter(|drawn| drawn.owner == owner && owner != 0) else {
                 continue;
             };
             let left = shard.memory.hold(drawn.hold.index).map_or(0, |hold| {
@@ -192,31 +192,31 @@ impl SegmentEngine {
                     .first()
                     .map_or(0, |word| word.load(Ordering::Relaxed))
             });
-            if which == Returned::Unused && place.seen.swap(left, Ordering::Relaxed) != left {
+            if which == Returned::Unused && slot.seen.swap(left, Ordering::Relaxed) != left {
                 are_left = true;
                 continue;
             }
             // Any other error is left for the next operation to report.
             are_left |= self
-                .return_place(shard, place, &drawn, wait)
+                .return_slot(shard, slot, &drawn, wait)
                 .is_err_and(|error| matches!(*error, Error::Segment(SegmentError::LockStuck { .. })));
         }
         are_left
     }
 
-    fn return_place(
+    fn return_slot(
         &self,
         shard: Shard<'_>,
-        place: &Place,
+        slot: &BatchSlot,
         drawn: &Drawn,
         wait: LockWait,
     ) -> Result<(), Box<Error>> {
         let mut locked = self.lock(shard, LockFor::GiveBack, wait)?;
-        if place.read().as_ref() != Some(drawn) {
+        if slot.read().as_ref() != Some(drawn) {
             // Another thread has drawn meanwhile.
             return Ok(());
         }
-        place.clear();
+        slot.clear();
         if locked.owns(drawn.hold, drawn.owner) {
             locked.end_batch(drawn.hold.index)?;
         }
@@ -292,7 +292,7 @@ impl LockedShard<'_> {
         else {
             return take(decision);
         };
-        let Some((place, noted)) = batches.place(shard.index(), row.key(), self.owner) else {
+        let Some((slot, noted)) = batches.slot(shard.index(), row.key(), self.owner) else {
             return take(decision);
         };
         let own = noted.filter(|drawn| self.owns(drawn.hold, drawn.owner));
@@ -351,7 +351,7 @@ impl LockedShard<'_> {
         let Some(drawn) = self.draw(row, limit, credit, &draw, self.owner)? else {
             return take(decision);
         };
-        place.write(&drawn);
+        slot.write(&drawn);
         if !self.engine.clock.is_virtual() {
             batches.note_draw();
         }

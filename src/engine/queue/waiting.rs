@@ -53,7 +53,7 @@ pub(crate) struct WaitAs {
 }
 
 /// Where a ticket stands after its queue was served.
-enum Standing {
+enum Turn {
     /// It no longer belongs to its owner.
     Lost,
     Granted,
@@ -287,15 +287,15 @@ impl SegmentEngine {
     ) -> Result<bool, Box<Error>> {
         self.check_liveness_if_due(shard, waiting, wait)?;
         let mut locked = self.lock(shard, LockFor::Decide, wait)?;
-        let standing = locked.stand(waiting, LookedAtBy::Another)?;
+        let turn = locked.turn(waiting, LookedAtBy::Another)?;
         let (shard, instant) = (locked.shard, locked.now.monotonic);
         drop(locked);
-        match standing {
-            Standing::Lost | Standing::Granted | Standing::PassedOver => return Ok(true),
+        match turn {
+            Turn::Lost | Turn::Granted | Turn::PassedOver => return Ok(true),
             // Its time is up, and only its owner can give up.
             _ if waiting.deadline.on_segment_clock() <= instant => return Ok(true),
-            Standing::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
-            Standing::Behind(looks_after) => self.set_wake_behind(shard, waiting, looks_after, instant),
+            Turn::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
+            Turn::Behind(looks_after) => self.set_wake_behind(shard, waiting, looks_after, instant),
         }
         Ok(false)
     }
@@ -335,12 +335,12 @@ impl SegmentEngine {
         }
         let mut locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
         let shard = locked.shard;
-        let standing = locked.stand(waiting, LookedAtBy::Owner)?;
+        let turn = locked.turn(waiting, LookedAtBy::Owner)?;
         let is_expired = is_expired || waiting.deadline.on_segment_clock() <= locked.now.monotonic;
-        match standing {
-            Standing::Lost if is_expired => return locked.refuse_late(target.key, costs, decision),
-            Standing::Lost => return Ok(PollResult::Lost),
-            Standing::Granted => {
+        match turn {
+            Turn::Lost if is_expired => return locked.refuse_late(target.key, costs, decision),
+            Turn::Lost => return Ok(PollResult::Lost),
+            Turn::Granted => {
                 locked.claim(costs, decision, waiting)?;
                 drop(locked);
                 probes::granted::fire(|| {
@@ -349,17 +349,17 @@ impl SegmentEngine {
                 });
                 return Ok(PollResult::Admitted);
             }
-            Standing::First(_) | Standing::Behind(_) if is_expired => {
-                let is_first = matches!(standing, Standing::First(_));
+            Turn::First(_) | Turn::Behind(_) if is_expired => {
+                let is_first = matches!(turn, Turn::First(_));
                 return locked.leave_late(waiting.row, costs, decision, waiting.ticket.index, is_first);
             }
-            Standing::First(_) | Standing::Behind(_) | Standing::PassedOver => {}
+            Turn::First(_) | Turn::Behind(_) | Turn::PassedOver => {}
         }
         let instant = locked.now.monotonic;
         drop(locked);
-        match standing {
-            Standing::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
-            Standing::Behind(looks_after) => self.set_wake_behind(shard, waiting, looks_after, instant),
+        match turn {
+            Turn::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
+            Turn::Behind(looks_after) => self.set_wake_behind(shard, waiting, looks_after, instant),
             // Look again at once.
             _ => waiting.wake_at = 0,
         }
@@ -418,7 +418,7 @@ impl SegmentEngine {
 
 impl LockedShard<'_> {
     /// Serves the queue of a ticket, and says where the ticket stands then.
-    fn stand(&mut self, waiting: &mut Waiting, by: LookedAtBy) -> Result<Standing, Box<Error>> {
+    fn turn(&mut self, waiting: &mut Waiting, by: LookedAtBy) -> Result<Turn, Box<Error>> {
         let shard = self.shard;
         let row = waiting.row;
         let TicketReference { index, serial } = waiting.ticket;
@@ -452,14 +452,14 @@ impl LockedShard<'_> {
             }
         }
         Ok(match state() {
-            None | Some(Phase::Free) => Standing::Lost,
-            Some(Phase::Granted) => Standing::Granted,
-            Some(Phase::PassedOver) => Standing::PassedOver,
-            Some(Phase::Waiting) if self.head(row)? == Some(index) => Standing::First(match served {
+            None | Some(Phase::Free) => Turn::Lost,
+            Some(Phase::Granted) => Turn::Granted,
+            Some(Phase::PassedOver) => Turn::PassedOver,
+            Some(Phase::Waiting) if self.head(row)? == Some(index) => Turn::First(match served {
                 Served::Blocked(blocked) => blocked,
                 Served::Granted | Served::NoWaiters => Blocked::default(),
             }),
-            Some(Phase::Waiting) => Standing::Behind(match served {
+            Some(Phase::Waiting) => Turn::Behind(match served {
                 Served::Blocked(blocked) => self.looks_after(index, blocked),
                 Served::Granted | Served::NoWaiters => self.looks_after(index, Blocked::default()),
             }),

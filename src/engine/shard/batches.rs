@@ -1,7 +1,7 @@
 //! Which batches of credit this process has drawn: in its own memory, shared by all its handles of a segment.
 //!
-//! A place is written under the lock of its shard, and read by any thread at any time. A sequence number tells
-//! readers whether the words that they read belong together. A forked child inherits its parent's places, which name
+//! A slot is written under the lock of its shard, and read by any thread at any time. A sequence number tells
+//! readers whether the words that they read belong together. A forked child inherits its parent's slots, which name
 //! an owner that the child is not. One that was in the middle of a change is simply overwritten, like any other.
 
 use std::num::NonZeroU64;
@@ -19,7 +19,7 @@ use crate::table::Fingerprint;
 /// For how many keys of a set a process can have batches at once.
 const PLACES: usize = 2048;
 
-/// How many places there are for the batch of any one key.
+/// How many slots there are for the batch of any one key.
 const WAYS: usize = 4;
 
 const WORDS: usize = 13;
@@ -82,7 +82,7 @@ impl Drawn {
 /// Where a batch is noted.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(in crate::engine) struct Place {
+pub(in crate::engine) struct BatchSlot {
     /// Odd while the words are being changed; zero before the first change.
     sequence: AtomicU64,
     words: [AtomicU64; WORDS],
@@ -90,14 +90,14 @@ pub(in crate::engine) struct Place {
     pub(in crate::engine) seen: AtomicU64,
 }
 
-impl Place {
+impl BatchSlot {
     #[inline]
     fn is_of(&self, fingerprint: Fingerprint) -> bool {
         self.words[0].load(Ordering::Relaxed) == fingerprint.low
             && self.words[1].load(Ordering::Relaxed) == fingerprint.high
     }
 
-    /// The part of the noted batch that a [`CurrentBatch`] has; no other words are copied. `None` if the place is
+    /// The part of the noted batch that a [`CurrentBatch`] has; no other words are copied. `None` if the slot is
     /// empty or being written, or the batch ends with a window.
     #[inline(always)]
     pub(in crate::engine) fn read_current(&self) -> Option<CurrentBatch> {
@@ -121,7 +121,7 @@ impl Place {
         (is_whole && is_endless && current.owner != 0).then_some(current)
     }
 
-    /// The noted batch; `None` if the place is empty or being written.
+    /// The noted batch; `None` if the slot is empty or being written.
     #[inline]
     pub(in crate::engine) fn read(&self) -> Option<Drawn> {
         let sequence = self.sequence.load(Ordering::Acquire);
@@ -143,7 +143,7 @@ impl Place {
         self.write_words(drawn.to_words());
     }
 
-    /// Empties the place. The caller holds the lock of the shard.
+    /// Empties the slot. The caller holds the lock of the shard.
     pub(in crate::engine) fn clear(&self) {
         self.write_words([0; WORDS]);
     }
@@ -162,8 +162,8 @@ impl Place {
 /// The batches of one set.
 #[derive(Debug)]
 pub(crate) struct Batches {
-    places: Box<[Place]>,
-    /// How many places each shard has, and each bucket.
+    slots: Box<[BatchSlot]>,
+    /// How many slots each shard has, and each bucket.
     of_shard: usize,
     ways: usize,
     /// The bits of a fingerprint that select its bucket.
@@ -186,7 +186,7 @@ impl Batches {
         };
         let of_shard = buckets * ways;
         Self {
-            places: (0..of_shard * shards).map(|_| Place::default()).collect(),
+            slots: (0..of_shard * shards).map(|_| BatchSlot::default()).collect(),
             of_shard,
             ways,
             bucket_mask: buckets - 1,
@@ -219,24 +219,24 @@ impl Batches {
     }
 
     #[inline]
-    fn bucket(&self, shard: u32, fingerprint: Fingerprint) -> &[Place] {
+    fn bucket(&self, shard: u32, fingerprint: Fingerprint) -> &[BatchSlot] {
         let bucket = fingerprint.low as usize & self.bucket_mask;
         let start = shard as usize * self.of_shard + bucket * self.ways;
-        self.places.get(start..start + self.ways).unwrap_or_default()
+        self.slots.get(start..start + self.ways).unwrap_or_default()
     }
 
     /// The batch of a key.
     #[inline]
     pub(in crate::engine) fn find(&self, shard: u32, fingerprint: Fingerprint) -> Option<Drawn> {
-        let mut places = self.bucket(shard, fingerprint).iter();
-        let drawn = places.find(|place| place.is_of(fingerprint))?.read()?;
+        let mut slots = self.bucket(shard, fingerprint).iter();
+        let drawn = slots.find(|slot| slot.is_of(fingerprint))?.read()?;
         (drawn.fingerprint == fingerprint).then_some(drawn)
     }
 
     /// The batch of a set without keys.
     #[inline(always)]
     pub(in crate::engine) fn current(&self) -> Option<CurrentBatch> {
-        match &*self.places {
+        match &*self.slots {
             [only] => only.read_current(),
             _ => None,
         }
@@ -245,16 +245,16 @@ impl Batches {
     /// Where to note the batch of a key, and what the participant `owner` has noted there now: the key's own batch,
     /// or nothing, or, if the bucket is full of its batches, the one that it drew first. The caller holds the lock of
     /// the shard.
-    pub(in crate::engine) fn place(
+    pub(in crate::engine) fn slot(
         &self,
         shard: u32,
         fingerprint: Fingerprint,
         owner: u64,
-    ) -> Option<(&Place, Option<Drawn>)> {
-        let noted = |place: &Place| place.read().filter(|drawn| drawn.owner == owner);
+    ) -> Option<(&BatchSlot, Option<Drawn>)> {
+        let noted = |slot: &BatchSlot| slot.read().filter(|drawn| drawn.owner == owner);
         let bucket = self.bucket(shard, fingerprint).iter();
         bucket
-            .map(|place| (place, noted(place)))
+            .map(|slot| (slot, noted(slot)))
             .min_by_key(|(_, drawn)| match drawn {
                 Some(drawn) if drawn.fingerprint == fingerprint => (0, 0),
                 None => (1, 0),
@@ -262,18 +262,18 @@ impl Batches {
             })
     }
 
-    /// All places, with their shards.
-    pub(in crate::engine) fn places(&self) -> impl Iterator<Item = (u32, &Place)> {
+    /// All slots, with their shards.
+    pub(in crate::engine) fn slots(&self) -> impl Iterator<Item = (u32, &BatchSlot)> {
         (0..)
-            .zip(self.places.chunks(self.of_shard))
-            .flat_map(|(shard, places)| places.iter().map(move |place| (shard, place)))
+            .zip(self.slots.chunks(self.of_shard))
+            .flat_map(|(shard, slots)| slots.iter().map(move |slot| (shard, slot)))
     }
 
-    /// Notes that a batch was drawn, which has to be given back if it goes unused. The caller has written its place.
+    /// Notes that a batch was drawn, which has to be given back if it goes unused. The caller has written its slot.
     pub(in crate::engine) fn note_draw(&self) {
         let process = current_process();
-        // A thread that draws writes a place, then reads `attended_by`. The worker, before it stops, writes
-        // `attended_by`, then reads the places. With a sequentially consistent fence in between on both sides, at
+        // A thread that draws writes a slot, then reads `attended_by`. The worker, before it stops, writes
+        // `attended_by`, then reads the slots. With a sequentially consistent fence in between on both sides, at
         // least one sees what the other wrote: the worker finds the batch, or this thread finds that the worker is
         // stopping. Without the fences, both might read the old values.
         fence(Ordering::SeqCst);
@@ -299,7 +299,7 @@ impl Batches {
         self.attended_by.swap(process, Ordering::Relaxed) != process
     }
 
-    /// Notes that no background worker looks after the batches any more. A look at the places after this sees every
+    /// Notes that no background worker looks after the batches any more. A look at the slots after this sees every
     /// batch whose [draw](Self::note_draw) did not see this.
     pub(in crate::engine) fn set_unattended(&self) {
         self.attended_by.store(0, Ordering::Relaxed);
@@ -372,15 +372,15 @@ mod tests {
             for (instant, (low, high)) in (1..).zip(&keys) {
                 let fingerprint = Fingerprint { low: *low, high: *high };
                 let shard = fingerprint.shard(shards as u64) as u32;
-                let (place, before) = batches.place(shard, fingerprint, 1).expect("a place");
-                let bucket: Vec<Drawn> = batches.bucket(shard, fingerprint).iter().filter_map(Place::read).collect();
+                let (slot, before) = batches.slot(shard, fingerprint, 1).expect("a slot");
+                let bucket: Vec<Drawn> = batches.bucket(shard, fingerprint).iter().filter_map(BatchSlot::read).collect();
                 let first = bucket.iter().copied().min_by_key(|drawn| drawn.drawn_at);
                 prop_assert_eq!(before, first.filter(|_| bucket.len() == WAYS));
                 let new = drawn(fingerprint, 1, instant);
-                place.write(&new);
+                slot.write(&new);
                 prop_assert_eq!(batches.find(shard, fingerprint), Some(new));
-                prop_assert_eq!(batches.place(shard, fingerprint, 1).expect("a place").1, Some(new));
-                prop_assert_eq!(batches.place(shard, fingerprint, 2).expect("a place").1, None);
+                prop_assert_eq!(batches.slot(shard, fingerprint, 1).expect("a slot").1, Some(new));
+                prop_assert_eq!(batches.slot(shard, fingerprint, 2).expect("a slot").1, None);
             }
         }
     }
@@ -409,16 +409,16 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_being_changed_says_nothing_and_can_be_written_anew() {
-        let place = Place::default();
-        assert_eq!(place.read(), None);
+    fn a_slot_that_is_being_changed_says_nothing_and_can_be_written_anew() {
+        let slot = BatchSlot::default();
+        assert_eq!(slot.read(), None);
         let new = drawn(Fingerprint { low: 1, high: 2 }, 1, 1);
-        place.write(&new);
-        place.sequence.fetch_add(1, Ordering::Relaxed);
-        assert_eq!(place.read(), None);
-        place.write(&new);
-        assert_eq!(place.read(), Some(new));
-        place.clear();
-        assert_eq!(place.read(), None);
+        slot.write(&new);
+        slot.sequence.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(slot.read(), None);
+        slot.write(&new);
+        assert_eq!(slot.read(), Some(new));
+        slot.clear();
+        assert_eq!(slot.read(), None);
     }
 }

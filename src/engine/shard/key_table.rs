@@ -17,7 +17,7 @@ use crate::shm::layout::row_references::RowReferences;
 use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::Transaction;
 use crate::shm::lock::store::Store;
-use crate::table::{self, Claim, Fingerprint, Place, Table, TableMut, Usage};
+use crate::table::{self, Claim, Fingerprint, NewRow, Table, TableMut, Usage};
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
 /// The table of a shard's keys, and how to change it. `()` can only read.
@@ -238,7 +238,7 @@ impl<'a> LockedShard<'a> {
                 shard.claim(shard.row(index), self.now)
             }
         };
-        let place = table::find_place(
+        let place = table::find_new_row(
             &TableWords::reading(shard.memory),
             key.fingerprint,
             |index| !is_taken(index) && shard.is_free(shard.row(index), self.now),
@@ -246,14 +246,14 @@ impl<'a> LockedShard<'a> {
         );
         let control = shard.memory.control();
         let index = match place {
-            Place::None { room_in } => return Ok(Err(NoRow::Full { room_in })),
+            NewRow::None { room_in } => return Ok(Err(NoRow::Full { room_in })),
             // State that was left under other rules means something else under those of `default`.
-            Place::Reused(index) if shard.differs_from_default(shard.row(index)) => {
+            NewRow::Reused(index) if shard.differs_from_default(shard.row(index)) => {
                 self.replenish_row(index);
                 index
             }
-            Place::Unused(index) | Place::Reused(index) => index,
-            Place::Evicted(index) => {
+            NewRow::Unused(index) | NewRow::Reused(index) => index,
+            NewRow::Evicted(index) => {
                 // If the process dies after this, the former key keeps its row, replenished.
                 self.replenish_row(index);
                 index
@@ -262,10 +262,10 @@ impl<'a> LockedShard<'a> {
         let row = shard.row(index);
         let mut transaction = shard.memory.journal().begin();
         match place {
-            Place::Unused(_) => transaction.add(&control.keys, 1),
-            Place::Reused(_) => transaction.count(&control.evicted_unused, 1),
-            Place::Evicted(_) => transaction.count(&control.evicted_in_use, 1),
-            Place::None { .. } => {}
+            NewRow::Unused(_) => transaction.add(&control.keys, 1),
+            NewRow::Reused(_) => transaction.count(&control.evicted_unused, 1),
+            NewRow::Evicted(_) => transaction.count(&control.evicted_in_use, 1),
+            NewRow::None { .. } => {}
         }
         table::insert(
             &mut TableWords::changing(shard.memory, &mut transaction),

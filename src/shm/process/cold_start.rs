@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use super::host::{Place, ProcessOpinion, maps_file, process_opinion};
+use super::host::{HostIdentity, ProcessOpinion, maps_file, process_opinion};
 use super::participant::{ParticipantRecord, Phase};
 use super::process_identity::CopyIdentity;
 use super::same_place::{Likeness, SegmentOrigin, UNKNOWN_BOOT, current_place, ensure_same_namespaces};
@@ -109,7 +109,7 @@ fn controls(verified: &Verified) -> impl Iterator<Item = Result<&SetControl, Out
 fn is_alive_with_file_mapped(
     record: &ParticipantRecord,
     origin: SegmentOrigin,
-    place: Place,
+    place: HostIdentity,
     file: FileIdentity,
 ) -> bool {
     let has_pid_of_this_namespace =
@@ -129,7 +129,7 @@ fn is_alive_with_file_mapped(
 
 /// If the segment is of this boot but its processes did not know the boot, records it, so that the next boot is
 /// recognised as another. The first half goes first: while the second is zero, the boot is unknown.
-fn note_boot(header: &Header, place: Place) {
+fn note_boot(header: &Header, place: HostIdentity) {
     if load_acquire(&header.boot_id[1]) == 0 && place.boot_id[1] != 0 {
         header.boot_id[0].store(place.boot_id[0], Ordering::Release);
         header.boot_id[1].store(place.boot_id[1], Ordering::Release);
@@ -189,7 +189,7 @@ enum ColdStartFailure {
 fn cold_start(
     verified: &Verified,
     header: &Header,
-    place: Place,
+    place: HostIdentity,
     identity: FileIdentity,
 ) -> Result<(), ColdStartFailure> {
     // Only the second half of the boot id is meaningful after an interrupted cold start.

@@ -12,7 +12,7 @@ use super::fork_identity::IdentityPage;
 
 /// The boot and the namespaces that give this process's process ids, thread ids and boot-time clock their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct HostIdentity {
     /// The two halves of the kernel's random boot id; zeros if the kernel does not say, as in a systemd unit with
     /// `ProcSubset=pid`.
     pub(crate) boot_id: [u64; 2],
@@ -22,7 +22,7 @@ pub(crate) struct Place {
     pub(crate) time_namespace: u64,
 }
 
-impl Place {
+impl HostIdentity {
     /// Where this process runs. What this kernel does not have is zero. If something just cannot be read now, for
     /// want of a descriptor or memory, that is an error: the segment would be taken for one of another boot.
     pub(crate) fn current() -> io::Result<Self> {
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_boot_has_an_id() {
-        let place = || Place::current().expect("a readable /proc");
+        let place = || HostIdentity::current().expect("a readable /proc");
         assert_ne!(place().boot_id, [0; 2]);
         assert_eq!(place(), place());
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::host::Place;
+use super::host::HostIdentity;
 use crate::choices::LockKind;
 use crate::error::{Error, OpenError};
 use crate::shm::file::descriptor::FileIdentity;
@@ -35,7 +35,7 @@ pub(super) fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
 /// Where a segment comes from: what its header says about the processes that use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentOrigin {
-    pub(crate) place: Place,
+    pub(crate) place: HostIdentity,
     /// It is the file that the header was made for, not a copy.
     pub(crate) is_original_file: bool,
 }
@@ -43,7 +43,7 @@ pub(crate) struct SegmentOrigin {
 impl SegmentOrigin {
     pub(crate) fn of(header: &Header, file: FileIdentity) -> Self {
         Self {
-            place: Place {
+            place: HostIdentity {
                 boot_id: load_pair(&header.boot_id),
                 pid_namespace: header.pid_namespace.load(Ordering::Relaxed),
                 time_namespace: header.time_namespace.load(Ordering::Relaxed),
@@ -53,7 +53,7 @@ impl SegmentOrigin {
     }
 
     /// Whether the segment is of that place, as far as its locks depend on it, and of this file.
-    pub(crate) fn likeness(self, lock_kind: LockKind, place: Place) -> Likeness {
+    pub(crate) fn likeness(self, lock_kind: LockKind, place: HostIdentity) -> Likeness {
         let has_same_pids =
             !lock_kind.is_of_one_namespace() || self.place.pid_namespace == place.pid_namespace;
         if self.is_original_file && has_same_pids && self.place.time_namespace == place.time_namespace {
@@ -64,7 +64,7 @@ impl SegmentOrigin {
     }
 
     /// Whether the segment is of that place's boot.
-    pub(crate) fn boot(self, place: Place) -> Likeness {
+    pub(crate) fn boot(self, place: HostIdentity) -> Likeness {
         match self.place.boot_id {
             // A cold start was interrupted.
             [0, second] if second != 0 => Likeness::Another,
@@ -77,8 +77,8 @@ impl SegmentOrigin {
 }
 
 /// Where this process runs, to be compared with a segment.
-pub(crate) fn current_place(path: &Path) -> Result<Place, Error> {
-    Place::current().map_err(|source| io_error("tell the boot and the namespaces for", path, source))
+pub(crate) fn current_place(path: &Path) -> Result<HostIdentity, Error> {
+    HostIdentity::current().map_err(|source| io_error("tell the boot and the namespaces for", path, source))
 }
 
 /// Checks that the boot-time clock means the same to this process as to those that use the segment, and so do thread
@@ -86,7 +86,7 @@ pub(crate) fn current_place(path: &Path) -> Result<Place, Error> {
 pub(crate) fn ensure_same_namespaces(
     header: &Header,
     lock_kind: LockKind,
-    place: Place,
+    place: HostIdentity,
     path: &Path,
 ) -> Result<(), Error> {
     for (what, word, expected, matters) in [

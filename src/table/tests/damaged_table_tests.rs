@@ -76,8 +76,8 @@ proptest! {
                 prop_assert_eq!(table.fingerprints[row as usize], fingerprint);
                 prop_assert!(buckets.contains(&(row / BUCKET_ROWS)));
             }
-            let place = find_place(&table, fingerprint, |row| row % 7 == 0, Some(oldest));
-            if let Place::Unused(row) | Place::Reused(row) | Place::Evicted(row) = place {
+            let place = find_new_row(&table, fingerprint, |row| row % 7 == 0, Some(oldest));
+            if let NewRow::Unused(row) | NewRow::Reused(row) | NewRow::Evicted(row) = place {
                 prop_assert!(buckets.contains(&(row / BUCKET_ROWS)));
             }
         }
@@ -132,8 +132,8 @@ fn a_wrong_tag_a_wrong_bucket_a_double_and_a_key_without_tag_are_each_noticed() 
         &|table| table.store_fingerprint(elsewhere, numbered(0)),
         &|table| insert(table, elsewhere, numbered(0)),
         &|table| {
-            let twin = match find_place(table, numbered(0), |_| false, NO_CLAIM) {
-                Place::Unused(row) => row,
+            let twin = match find_new_row(table, numbered(0), |_| false, NO_CLAIM) {
+                NewRow::Unused(row) => row,
                 _ => other,
             };
             insert(table, twin, numbered(0));

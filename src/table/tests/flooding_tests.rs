@@ -71,14 +71,14 @@ fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
             ask();
             Claim::Pinned
         };
-        let place = find_place(&table, fingerprint, can_reuse, Some(claim));
+        let place = find_new_row(&table, fingerprint, can_reuse, Some(claim));
         assert_eq!(
             (table.tag_words_read.get(), table.fingerprints_read.get()),
             (2 * BUCKET_TAG_WORDS, 0)
         );
         assert!(asked.get() <= 2 * MAX_ASKED);
         match place {
-            Place::Unused(row) => insert(&mut table, row, fingerprint),
+            NewRow::Unused(row) => insert(&mut table, row, fingerprint),
             _ => refused.push(key),
         }
     }

@@ -37,11 +37,11 @@ impl PlainTable {
 
     /// Inserts a key that is never given up. Returns whether there was a place.
     fn keep(&mut self, fingerprint: Fingerprint) -> bool {
-        let place = find_place(self, fingerprint, |_| false, Some(|_| Claim::Pinned));
-        if let Place::Unused(row) = place {
+        let place = find_new_row(self, fingerprint, |_| false, Some(|_| Claim::Pinned));
+        if let NewRow::Unused(row) = place {
             insert(self, row, fingerprint);
         }
-        place != Place::None { room_in: None }
+        place != NewRow::None { room_in: None }
     }
 
     fn forget_reads(&self) {

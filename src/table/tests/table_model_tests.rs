@@ -93,7 +93,7 @@ proptest! {
                         continue;
                     }
                     prop_assert_eq!(row_of(&rows, key), None);
-                    let place = find_place(
+                    let place = find_new_row(
                         &table,
                         fingerprint,
                         |row| rows[&row].carries_nothing,
@@ -104,25 +104,25 @@ proptest! {
                     let mut occupied = around.iter().filter_map(|(row, state)| Some((row, (*state)?)));
                     let has_reusable = occupied.clone().any(|(_, state)| state.carries_nothing);
                     match place {
-                        Place::Unused(row) => prop_assert!(around.iter().any(|(at, state)| *at == row && state.is_none())),
-                        Place::Reused(row) => {
+                        NewRow::Unused(row) => prop_assert!(around.iter().any(|(at, state)| *at == row && state.is_none())),
+                        NewRow::Reused(row) => {
                             prop_assert!(!has_unused);
                             prop_assert!(occupied.any(|(at, state)| *at == row && state.carries_nothing));
                         }
-                        Place::Evicted(row) => {
+                        NewRow::Evicted(row) => {
                             prop_assert!(!has_unused && !has_reusable && evicts);
                             let min = occupied.clone().filter_map(|(_, state)| state.usage()).min();
                             prop_assert!(min.is_some() && rows[&row].usage() == min);
                             prop_assert!(occupied.any(|(at, _)| *at == row));
                         }
-                        Place::None { room_in } => {
+                        NewRow::None { room_in } => {
                             prop_assert!(!has_unused && !has_reusable);
                             prop_assert!(!evicts || occupied.clone().all(|(_, state)| state.usage().is_none()));
                             let earliest = occupied.filter_map(|(_, state)| state.ends_in()).min();
                             prop_assert_eq!(room_in, earliest.filter(|_| evicts));
                         }
                     }
-                    if let Place::Unused(row) | Place::Reused(row) | Place::Evicted(row) = place {
+                    if let NewRow::Unused(row) | NewRow::Reused(row) | NewRow::Evicted(row) = place {
                         insert(&mut table, row, fingerprint);
                         rows.insert(row, used);
                     }
@@ -193,8 +193,8 @@ fn not_always_the_same_row_is_asked_first() {
         let mut first = None;
         let ask = |row| *first.get_or_insert(row) == u64::MAX;
         assert_eq!(
-            find_place(&table, numbered(number), ask, NO_CLAIM),
-            Place::None { room_in: None }
+            find_new_row(&table, numbered(number), ask, NO_CLAIM),
+            NewRow::None { room_in: None }
         );
         first
     };

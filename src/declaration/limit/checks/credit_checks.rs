@@ -4,18 +4,18 @@ use crate::choices::Kind;
 use crate::declaration::limit::checks::written;
 use crate::declaration::limit::credit::Credit;
 use crate::declaration::limit::{Algorithm, Limit};
-use crate::declaration::place::{Place, check_range};
+use crate::declaration::location::{Location, check_range};
 use crate::declaration::set::SetDeclaration;
 use crate::engine::terms::plan::MAX_BATCH;
 use crate::error::DeclarationError;
 
 impl SetDeclaration {
     /// Requires that batches of the declared credit can be drawn on their own. Each limit has been checked.
-    pub(in crate::declaration) fn check_credit(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+    pub(in crate::declaration) fn check_credit(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         let Some(limit) = self.limits.iter().find(|limit| limit.credit.is_some()) else {
             return Ok(());
         };
-        let place = Place {
+        let place = Location {
             limit: Some(&limit.name),
             ..*place
         };
@@ -96,7 +96,7 @@ impl Limit {
     }
 
     /// Requires that batches can be drawn from the limit.
-    pub(in crate::declaration) fn check_credit(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+    pub(in crate::declaration) fn check_credit(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         let Some(credit) = &self.credit else {
             return Ok(());
         };

@@ -6,8 +6,8 @@ use crate::choices::{Kind, Outage};
 use crate::declaration::limit::safe_share::SafeShare;
 use crate::declaration::limit::window::Window;
 use crate::declaration::limit::{Algorithm, Align, Limit};
+use crate::declaration::location::{Location, check_range};
 use crate::declaration::options::fleet::FleetOptions;
-use crate::declaration::place::{Place, check_range};
 use crate::error::DeclarationError;
 use crate::units::NANOS_PER_SECOND;
 
@@ -42,7 +42,7 @@ impl Limit {
 
     pub(in crate::declaration) fn check_fleet(
         &self,
-        place: &Place<'_>,
+        place: &Location<'_>,
         is_keyed: bool,
         options: Option<&FleetOptions>,
     ) -> Result<(), DeclarationError> {
@@ -132,7 +132,7 @@ impl Limit {
     /// per window.
     pub(in crate::declaration) fn safe_units(
         &self,
-        place: &Place<'_>,
+        place: &Location<'_>,
         capacity: u64,
     ) -> Result<Option<u64>, DeclarationError> {
         let Some(safe) = self.fleet.as_ref().and_then(|fleet| fleet.safe.as_ref()) else {
@@ -151,7 +151,7 @@ impl Limit {
 
     /// A warning about a shared limit whose burst is below what comes back during one lease, so that every unit may
     /// need a question to the store.
-    pub(in crate::declaration) fn fleet_warning(&self, place: &Place<'_>) -> Option<String> {
+    pub(in crate::declaration) fn fleet_warning(&self, place: &Location<'_>) -> Option<String> {
         let fleet = self.fleet.as_ref()?;
         let canonical = self.canonical().per_window();
         let Some(Window::Span(window)) = canonical.window else {

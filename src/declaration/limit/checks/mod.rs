@@ -12,14 +12,14 @@ use crate::declaration::limit::adaptive::Adaptive;
 use crate::declaration::limit::amount::Amount;
 use crate::declaration::limit::window::{UtcOffset, Window};
 use crate::declaration::limit::{Algorithm, Limit};
-use crate::declaration::place::{Place, check_range};
+use crate::declaration::location::{Location, check_range};
 use crate::error::DeclarationError;
 use crate::units::nanos_from_duration;
 
 const MAX_ENTRIES: u64 = 65_536;
 
 impl Limit {
-    pub(in crate::declaration) fn check(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+    pub(in crate::declaration) fn check(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         self.check_fields_belong(place)?;
         self.check_fields_are_there(place)?;
         self.check_values(place)?;
@@ -27,7 +27,7 @@ impl Limit {
     }
 
     /// Rejects fields that have no effect beside the others.
-    fn check_fields_belong(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+    fn check_fields_belong(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         let algorithm = self.effective_algorithm();
         let windowed = self.kind != Kind::Concurrency;
         let chooses = matches!(self.kind, Kind::Calls | Kind::Rate);
@@ -206,7 +206,7 @@ impl Limit {
         )
     }
 
-    fn check_fields_are_there(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+    fn check_fields_are_there(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         let demand = |field, there: bool, advice: &str| {
             let missing = || DeclarationError::Missing {
                 place: place.field(field),
@@ -230,7 +230,7 @@ impl Limit {
     }
 
     /// Requires every value to be in its range, naming the field that holds it.
-    fn check_values(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+    fn check_values(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         if let Some(unit) = &self.unit {
             self.scale()
                 .map_err(|invalid| place.value("unit", unit, invalid))?;
@@ -305,7 +305,12 @@ impl Limit {
         Ok(())
     }
 
-    fn check_amount(&self, field: &str, amount: &Amount, place: &Place<'_>) -> Result<(), DeclarationError> {
+    fn check_amount(
+        &self,
+        field: &str,
+        amount: &Amount,
+        place: &Location<'_>,
+    ) -> Result<(), DeclarationError> {
         match self
             .units(amount)
             .map_err(|invalid| place.value(field, amount, invalid))?

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::declaration::limit::window::Window;
-use crate::declaration::place::Place;
+use crate::declaration::location::Location;
 use crate::error::DeclarationError;
 
 /// The shortest window, chosen by how precisely the kernel wakes: 50 us late, which is the default slack of timers,
@@ -14,7 +14,7 @@ use crate::error::DeclarationError;
 const MIN_WINDOW: Duration = Duration::from_millis(1);
 
 pub(in crate::declaration) fn check_window(
-    place: &Place<'_>,
+    place: &Location<'_>,
     field: &str,
     window: Option<Window>,
 ) -> Result<(), DeclarationError> {

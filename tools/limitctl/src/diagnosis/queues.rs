@@ -14,7 +14,7 @@ pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
     let sets = look.snapshot.sets.iter();
     sets.flat_map(|set| {
         let mut found = left_behind(look, set, remedies);
-        found.extend(standing(look, set, remedies));
+        found.extend(stuck(look, set, remedies));
         found.extend(silent(look, set));
         found
     })
@@ -89,7 +89,7 @@ fn silent(look: &Look, set: &SetSnapshot) -> Vec<Finding> {
 }
 
 /// Queues whose head is not served although it could be, or does not collect its grant.
-fn standing(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
+fn stuck(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
     let mut queues: HashMap<Option<&KeyLabel>, Vec<&TicketSnapshot>> = HashMap::new();
     let in_queue = |ticket: &&TicketSnapshot| ticket.owner_alive && !ticket.passed_over;
     for ticket in set.tickets.iter().filter(in_queue) {

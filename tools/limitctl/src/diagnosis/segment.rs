@@ -12,7 +12,7 @@ use super::file::FileFacts;
 use super::finding::{Finding, Severity};
 use super::look::{Look, Usage};
 use super::remedy::Remedies;
-use super::{holders, leases, locks, place, queues, time_zones};
+use super::{holders, leases, locks, obstacles, queues, time_zones};
 
 /// The pause between two looks at something that may be transient.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -45,12 +45,12 @@ pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
             findings.extend(
                 obstacles
                     .into_iter()
-                    .map(|error| place::obstacle(error, path, metadata, Some(&look.snapshot))),
+                    .map(|error| obstacles::obstacle(error, path, metadata, Some(&look.snapshot))),
             );
             findings.extend(certain);
             findings.extend(of_time_zones);
         }
-        Err(error) => findings.push(place::obstacle(error, path, metadata, None)),
+        Err(error) => findings.push(obstacles::obstacle(error, path, metadata, None)),
     }
     let is_misplaced = findings.iter().any(|it| it.finding == "locks_not_kept");
     if usage.is_some()
@@ -95,7 +95,7 @@ fn look_until_certain(reader: &SegmentReader, path: &Path) -> Result<(Look, Vec<
 /// What is wrong according to one look alone.
 fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
     let mut findings = locks::findings(look, remedies);
-    findings.extend(place::origin(look, remedies));
+    findings.extend(obstacles::origin(look, remedies));
     if !look.is_void() {
         findings.extend(holders::findings(look, remedies));
         findings.extend(queues::findings(look, remedies));

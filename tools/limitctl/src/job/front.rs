@@ -92,7 +92,7 @@ impl Front {
         // Fails if the keeper is gone, which the next report shows.
         let _ = self.channel.tell(GO);
         match self.channel.next_report().map_err(not_heard)? {
-            Some(Report::Started { command }) => Standing {
+            Some(Report::Started { command }) => RunningFront {
                 front: self,
                 command: Pid::from_raw(command),
                 signals,
@@ -167,14 +167,14 @@ fn take_all_signals() -> io::Result<SignalFd> {
 
 /// The front of a running command.
 #[derive(Debug)]
-struct Standing {
+struct RunningFront {
     front: Front,
     command: Pid,
     /// All signals of this process; they are blocked.
     signals: SignalFd,
 }
 
-impl Standing {
+impl RunningFront {
     /// Passes on signals and stops until the command has ended.
     fn stand(&self) -> Result<Outcome, Failure> {
         let channel = &self.front.channel;

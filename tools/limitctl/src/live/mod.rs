@@ -6,4 +6,4 @@ pub mod exposition;
 mod hottest;
 pub mod sampler;
 pub mod schedule;
-pub mod standing;
+pub mod usage;

@@ -10,7 +10,7 @@ use super::cells::{BAD, FAINT, SELECTED, TITLE, WARNING, pad, visible};
 use super::signs::Signs;
 use super::state::Screen;
 use crate::live::activity::{Rates, SetActivity};
-use crate::live::standing::{self, Usage};
+use crate::live::usage::{self, Usage};
 use crate::text::human::{self, count};
 use crate::text::sanitise;
 
@@ -97,7 +97,7 @@ pub fn limit_line(
         human::rate(rates.map(|rates| rates.refused)),
     );
     let mut spans = vec![Span::raw(figures)];
-    let usage = standing::usage(set, limit);
+    let usage = usage::usage(set, limit);
     let words = match usage {
         Usage::Of { used, capacity } => format!("{} of {}", count(used), count(capacity)),
         Usage::ByKey => "by key".to_owned(),

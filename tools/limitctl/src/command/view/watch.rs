@@ -14,7 +14,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::live::activity::{KeyActivity, Rates, SetActivity};
 use crate::live::sampler::{Look, Sampler};
 use crate::live::schedule::Schedule;
-use crate::live::standing::{self, Usage};
+use crate::live::usage::{self, Usage};
 use crate::output::Lines;
 use crate::reveal::Reveal;
 use crate::state::State;
@@ -146,7 +146,7 @@ impl<'a> SetLine<'a> {
         let limit = |(limit, rates): (&'a LimitSnapshot, &Option<Rates>)| LimitLine {
             name: &limit.name,
             kind: limit.kind,
-            usage: standing::usage(set, limit),
+            usage: usage::usage(set, limit),
             rates: *rates,
             counts: &limit.counts,
         };
@@ -222,7 +222,7 @@ fn usages(set: &SetSnapshot) -> String {
     let mut parts: Vec<String> = Vec::new();
     for limit in &set.limits {
         let name = sanitise::line(&limit.name);
-        match standing::usage(set, limit) {
+        match usage::usage(set, limit) {
             Usage::Of { used, capacity } => {
                 parts.push(format!("{name} {} of {}", count(used), count(capacity)));
             }

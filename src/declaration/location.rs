@@ -1,16 +1,16 @@
-//! Places in a declaration, and the checks that all parts share.
+//! Locations in a declaration, and the checks that all parts share.
 
 use crate::error::DeclarationError;
 
-/// A place in a declaration.
+/// A location in a declaration.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct Location<'a> {
     pub(super) set: &'a str,
     pub(super) tier: Option<&'a str>,
     pub(super) limit: Option<&'a str>,
 }
 
-impl Place<'_> {
+impl Location<'_> {
     pub(super) fn here(&self) -> String {
         let Self { set, tier, limit } = self;
         let mut place = format!("set {set:?}");
