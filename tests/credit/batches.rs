@@ -568,13 +568,7 @@ fn credit_is_declared_in_toml() {
         r#"
         [[set]]
         name = "api"
-
-          [[set.limit]]
-          name = "calls"
-          kind = "calls"
-          capacity = 100
-          window = "60s"
-          credit = { batch = 10 }
+        limit = [{ name = "calls", kind = "calls", capacity = 100, window = "60s", credit = { batch = 10 } }]
         "#,
     )
     .expect("valid");
@@ -585,11 +579,6 @@ fn credit_is_declared_in_toml() {
         "at most 199 in any 1m, and 9 units more for each process"
     );
     let text = declaration.to_toml().expect("valid");
-    assert_eq!(
-        Declaration::from_toml(&text)
-            .expect("valid")
-            .to_toml()
-            .expect("valid"),
-        text
-    );
+    let read_back = Declaration::from_toml(&text).expect("valid");
+    assert_eq!(read_back.to_toml().expect("valid"), text);
 }

@@ -7,7 +7,7 @@ use crate::scene::clock::{NANOSECOND, NEW_YEAR, Scene};
 use crate::scene::process::{Child, TIMEOUT, die, eventually, in_own_process};
 use crate::scene::{create, create_in, first_set, queued};
 use shmlimit::{
-    Algorithm, Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, Request, RequestError,
+    Algorithm, Error, Keyed, Limit, LimitSet, Outcome, Permit, Refusal, RefusalReason, Request, RequestError,
     ReserveOutcome, Segment, SetDeclaration,
 };
 
@@ -21,14 +21,13 @@ fn calls(capacity: u64) -> Limit {
     Limit::calls("requests", capacity, MINUTE)
 }
 
+pub(super) fn ask<'a>(key: &str, request: &Request<'a>) -> Result<Permit<'a>, Refusal> {
+    let request = request.for_key(key).expect("keyed");
+    request.try_acquire().expect("a decision").into_result()
+}
+
 pub(super) fn try_take<'a>(key: &str, request: &Request<'a>) -> Option<Permit<'a>> {
-    request
-        .for_key(key)
-        .expect("keyed")
-        .try_acquire()
-        .expect("a decision")
-        .into_result()
-        .ok()
+    ask(key, request).ok()
 }
 
 pub(super) fn take<'a>(key: &str, request: &Request<'a>) -> Permit<'a> {

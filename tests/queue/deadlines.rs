@@ -1,7 +1,7 @@
 //! No ticket is granted after its time is up, whatever its owner does: those behind it wait for nothing else than what
 //! the limits need.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use crate::scene::clock::Scene;
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use crate::scene::{create, create_in, expect_permit, expect_refusal, first_set, queued};
 use nix::sys::signal::Signal;
+use shmlimit::request::AcquireFuture;
 use shmlimit::{Keyed, Limit, LimitSet, Outcome, SetDeclaration};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -65,18 +66,23 @@ fn threads_of_a_stopped_process_whose_time_is_up_keep_nothing_from_others() {
     );
 }
 
-#[test]
-fn a_future_that_nobody_polls_is_not_granted_after_its_time() {
-    let (_directory, segment, set) = create(places(1));
-    let permit = expect_permit(set.request().try_acquire());
-    let mut left: Vec<_> = (0..4)
-        .map(|_| Box::pin(set.request().acquire_async(SECOND)))
-        .collect();
+/// Futures that were polled once and whose time is up.
+fn wait_in_vain(set: &LimitSet, number: usize) -> Vec<Pin<Box<AcquireFuture<'_>>>> {
+    let wait = || Box::pin(set.request().acquire_async(SECOND));
+    let mut left: Vec<_> = std::iter::repeat_with(wait).take(number).collect();
     for future in &mut left {
         assert!(poll_once(future).is_pending());
     }
     let since = Instant::now();
     eventually("their time is up", || since.elapsed() > SECOND);
+    left
+}
+
+#[test]
+fn a_future_that_nobody_polls_is_not_granted_after_its_time() {
+    let (_directory, segment, set) = create(places(1));
+    let permit = expect_permit(set.request().try_acquire());
+    let left = wait_in_vain(&set, 4);
     drop(permit);
     let permit = expect_permit(set.request().acquire(TIMEOUT));
     drop(permit);
@@ -145,14 +151,7 @@ fn what_is_granted_in_time_may_be_collected_later() {
 fn tickets_whose_time_is_up_make_room_for_those_who_come() {
     let (_directory, segment, set) = create(places(1).waiters(2));
     let _permit = expect_permit(set.request().try_acquire());
-    let mut left: Vec<_> = (0..2)
-        .map(|_| Box::pin(set.request().acquire_async(SECOND)))
-        .collect();
-    for future in &mut left {
-        assert!(poll_once(future).is_pending());
-    }
-    let since = Instant::now();
-    eventually("their time is up", || since.elapsed() > SECOND);
+    let _left = wait_in_vain(&set, 2);
     eventually("there is room in the queue", || {
         let mut waiting = Box::pin(set.request().acquire_async(TIMEOUT));
         poll_once(&mut waiting).is_pending()

@@ -31,15 +31,12 @@ fn a_key_is_limited_by_the_capacity_of_its_own_and_others_are_not() {
     assert_eq!(admitted(&set, "other"), 10);
     key.override_capacity("in_flight", 3).expect("a capacity");
     let none = set.request().with("requests", 0).expect("declared");
-    let held: Vec<_> = std::iter::from_fn(|| {
-        none.for_key("large")
-            .expect("keyed")
-            .try_acquire()
-            .expect("no error")
-            .into_result()
-            .ok()
-    })
-    .collect();
+    let large = none.for_key("large").expect("keyed");
+    let hold_all = || {
+        let admitted = || large.try_acquire().expect("no error").into_result().ok();
+        std::iter::from_fn(admitted).collect::<Vec<_>>()
+    };
+    let held = hold_all();
     assert_eq!(held.len(), 3);
     assert_eq!(
         key.overrides().expect("no error"),
@@ -47,16 +44,7 @@ fn a_key_is_limited_by_the_capacity_of_its_own_and_others_are_not() {
     );
     drop(held);
     key.clear_override("in_flight").expect("no error");
-    let held: Vec<_> = std::iter::from_fn(|| {
-        none.for_key("large")
-            .expect("keyed")
-            .try_acquire()
-            .expect("no error")
-            .into_result()
-            .ok()
-    })
-    .collect();
-    assert_eq!(held.len(), 1);
+    assert_eq!(hold_all().len(), 1);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::limits::ask;
 use crate::scene::expect_permit;
 use shmlimit::declare::{Adaptive, WhenFull};
 use shmlimit::{Algorithm, Limit, Outcome, RefusalReason, Request};
@@ -128,15 +129,7 @@ fn a_limited_key_keeps_its_row_and_a_new_one_is_told_when_the_first_is_limited_n
 fn what_is_held_or_waited_for_is_not_evicted_however_little_it_used() {
     let limits = || [rate(60), Limit::concurrency("places", 2)];
     let table = Table::new(WhenFull::EvictLeastUsed, limits());
-    let with_place = |key: &str, units: u64| {
-        let request = table.request(units);
-        request
-            .for_key(key)
-            .expect("keyed")
-            .try_acquire()
-            .expect("a decision")
-            .into_result()
-    };
+    let with_place = |key: &str, units: u64| ask(key, &table.request(units));
     let mut held: Vec<_> = (0..ROWS)
         .map(|number| with_place(&format!("held-{number}"), 1).expect("admitted"))
         .collect();

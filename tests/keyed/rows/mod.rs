@@ -7,7 +7,7 @@ mod least_used;
 
 use std::time::Duration;
 
-use crate::limits::is_served;
+use crate::limits::{ask, is_served};
 use crate::scene::clock::{NANOSECOND, Scene};
 use crate::scene::process::{Child, TIMEOUT, die, eventually, in_own_process};
 use shmlimit::declare::{Adaptive, WhenFull};
@@ -427,14 +427,7 @@ fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
         });
         let table = Table::new(WhenFull::Refuse, limits);
         let request = table.set.request();
-        let acquire = |key: &str| {
-            request
-                .for_key(key)
-                .expect("keyed")
-                .try_acquire()
-                .expect("a decision")
-                .into_result()
-        };
+        let acquire = |key: &str| ask(key, &request);
         let first: Vec<String> = (0..ROWS).map(|number| format!("first {number}")).collect();
         for key in &first {
             for _ in 0..60 {

@@ -82,7 +82,7 @@ impl Form {
         } else {
             output::print(&report.text())?;
         }
-        Ok(ExitCode::Done)
+        Ok(ExitCode::DONE)
     }
 }
 

@@ -4,60 +4,48 @@ use std::{fmt, io};
 
 use shmlimit::{ChangeError, DeclarationError, Error, OpenError, SegmentError};
 
-/// Exit codes, from sysexits.h if it has one.
+/// An exit code, from sysexits.h if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExitCode {
-    /// Done.
-    Done,
-    /// Refused, or a problem was found.
-    Problem,
-    /// More verdicts of a simulation flipped than allowed.
-    Flips,
-    /// A difference from a live segment cannot be changed in place.
-    CannotApply,
-    /// The arguments make no sense, or ask for something that the segment does not have or can never admit.
-    Usage,
-    /// The file is damaged, of another format, or not a segment.
-    Damaged,
-    /// A line of a trace makes no sense, or asks for something that the declaration does not have.
-    BadTrace,
-    /// The segment does not exist, was removed, or is locked by a process that does not release it.
-    Unavailable,
-    /// The segment could not be created.
-    CannotCreate,
-    /// The limits refused, and a later try may be admitted.
-    Refused,
-    /// No permission, or a file that must not be trusted.
-    Permission,
-    /// The declaration is invalid, or the segment has another.
-    Declaration,
-    /// The command exists but cannot be run, as in a shell.
-    CommandNotExecutable,
-    /// The command does not exist, as in a shell.
-    CommandNotFound,
-    /// A command's own exit code, or one that the user asked for.
-    Other(u8),
-}
+pub struct ExitCode(u8);
 
 impl ExitCode {
+    /// Done.
+    pub const DONE: Self = Self(0);
+    /// Refused, or a problem was found.
+    pub const PROBLEM: Self = Self(1);
+    /// More verdicts of a simulation flipped than allowed.
+    pub const FLIPS: Self = Self(3);
+    /// A difference from a live segment cannot be changed in place.
+    pub const CANNOT_APPLY: Self = Self(4);
+    /// The arguments make no sense, or ask for something that the segment does not have or can never admit.
+    pub const USAGE: Self = Self(64);
+    /// The file is damaged, of another format, or not a segment.
+    pub const DAMAGED: Self = Self(65);
+    /// A line of a trace makes no sense, or asks for something that the declaration does not have.
+    pub const BAD_TRACE: Self = Self(65);
+    /// The segment does not exist, was removed, or is locked by a process that does not release it.
+    pub const UNAVAILABLE: Self = Self(69);
+    /// The segment could not be created.
+    pub const CANNOT_CREATE: Self = Self(73);
+    /// The limits refused, and a later try may be admitted.
+    pub const REFUSED: Self = Self(75);
+    /// No permission, or a file that must not be trusted.
+    pub const PERMISSION: Self = Self(77);
+    /// The declaration is invalid, or the segment has another.
+    pub const DECLARATION: Self = Self(78);
+    /// The command exists but cannot be run, as in a shell.
+    pub const COMMAND_NOT_EXECUTABLE: Self = Self(126);
+    /// The command does not exist, as in a shell.
+    pub const COMMAND_NOT_FOUND: Self = Self(127);
+
+    /// A command's own exit code, or one that the user asked for.
+    pub const fn of(number: u8) -> Self {
+        Self(number)
+    }
+
     /// The process's exit code.
     pub fn number(self) -> u8 {
-        match self {
-            Self::Done => 0,
-            Self::Problem => 1,
-            Self::Flips => 3,
-            Self::CannotApply => 4,
-            Self::Usage => 64,
-            Self::Damaged | Self::BadTrace => 65,
-            Self::Unavailable => 69,
-            Self::CannotCreate => 73,
-            Self::Refused => 75,
-            Self::Permission => 77,
-            Self::Declaration => 78,
-            Self::CommandNotExecutable => 126,
-            Self::CommandNotFound => 127,
-            Self::Other(number) => number,
-        }
+        self.0
     }
 
     /// For the manual and the long help.
@@ -78,12 +66,6 @@ Exit codes:
   127 exec: the command is not there";
 }
 
-impl From<ExitCode> for std::process::ExitCode {
-    fn from(code: ExitCode) -> Self {
-        Self::from(code.number())
-    }
-}
-
 /// Why a verb failed.
 #[derive(Debug)]
 pub struct Failure {
@@ -97,6 +79,18 @@ impl Failure {
             code,
             message: message.into(),
         }
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(ExitCode::USAGE, message)
+    }
+
+    pub fn problem(message: impl Into<String>) -> Self {
+        Self::new(ExitCode::PROBLEM, message)
+    }
+
+    pub fn bad_trace(message: impl Into<String>) -> Self {
+        Self::new(ExitCode::BAD_TRACE, message)
     }
 
     /// An error of the system that is not about a segment.
@@ -116,12 +110,18 @@ impl Failure {
         let failure = Self::from(error);
         if creation_failed {
             Self {
-                code: ExitCode::CannotCreate,
+                code: ExitCode::CANNOT_CREATE,
                 ..failure
             }
         } else {
             failure
         }
+    }
+}
+
+impl From<DeclarationError> for Failure {
+    fn from(error: DeclarationError) -> Self {
+        Error::from(error).into()
     }
 }
 
@@ -139,8 +139,8 @@ fn code_of(error: &Error) -> ExitCode {
         }
         Error::Open(
             OpenError::Denied { .. } | OpenError::CallForbidden { .. } | OpenError::Untrusted { .. },
-        ) => ExitCode::Permission,
-        Error::Open(OpenError::AlreadyExists { .. } | OpenError::NoSpace { .. }) => ExitCode::CannotCreate,
+        ) => ExitCode::PERMISSION,
+        Error::Open(OpenError::AlreadyExists { .. } | OpenError::NoSpace { .. }) => ExitCode::CANNOT_CREATE,
         Error::Open(
             OpenError::NotASegment { .. }
             | OpenError::NotACheckpoint { .. }
@@ -151,7 +151,7 @@ fn code_of(error: &Error) -> ExitCode {
         )
         | Error::Segment(
             SegmentError::Damaged { .. } | SegmentError::LockLost { .. } | SegmentError::Poisoned { .. },
-        ) => ExitCode::Damaged,
+        ) => ExitCode::DAMAGED,
         Error::Open(
             OpenError::NotFound { .. }
             | OpenError::Anonymous { .. }
@@ -166,23 +166,23 @@ fn code_of(error: &Error) -> ExitCode {
             | OpenError::Unsupported { .. },
         )
         | Error::Segment(SegmentError::Removed { .. } | SegmentError::LockStuck { .. }) => {
-            ExitCode::Unavailable
+            ExitCode::UNAVAILABLE
         }
         Error::Request(_)
         | Error::Change(ChangeError::CannotOverride { .. })
-        | Error::Open(OpenError::NotADirectory { .. }) => ExitCode::Usage,
-        Error::Change(ChangeError::CannotApply { .. }) => ExitCode::CannotApply,
+        | Error::Open(OpenError::NotADirectory { .. }) => ExitCode::USAGE,
+        Error::Change(ChangeError::CannotApply { .. }) => ExitCode::CANNOT_APPLY,
         Error::Declaration(DeclarationError::Unreadable { source, .. }) => code_of_system(source),
-        Error::Declaration(_) | Error::Open(OpenError::ConfigMismatch { .. }) => ExitCode::Declaration,
+        Error::Declaration(_) | Error::Open(OpenError::ConfigMismatch { .. }) => ExitCode::DECLARATION,
         // Refusals such as `InUse` and a full table; errors of permits, with which no verb ends; and future errors.
-        _ => ExitCode::Problem,
+        _ => ExitCode::PROBLEM,
     }
 }
 
 fn code_of_system(source: &io::Error) -> ExitCode {
     match source.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ExitCode::Permission,
-        _ => ExitCode::Unavailable,
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ExitCode::PERMISSION,
+        _ => ExitCode::UNAVAILABLE,
     }
 }
 
@@ -221,30 +221,30 @@ mod tests {
         let path = PathBuf::from("limits");
         let set = || "api".to_owned();
         for (error, code) in [
-            (io_error(io::ErrorKind::PermissionDenied), ExitCode::Permission),
-            (io_error(io::ErrorKind::ReadOnlyFilesystem), ExitCode::Permission),
-            (io_error(io::ErrorKind::OutOfMemory), ExitCode::Unavailable),
+            (io_error(io::ErrorKind::PermissionDenied), ExitCode::PERMISSION),
+            (io_error(io::ErrorKind::ReadOnlyFilesystem), ExitCode::PERMISSION),
+            (io_error(io::ErrorKind::OutOfMemory), ExitCode::UNAVAILABLE),
             (
                 Error::Open(OpenError::NotFound { path: path.clone() }),
-                ExitCode::Unavailable,
+                ExitCode::UNAVAILABLE,
             ),
             (
                 Error::Segment(SegmentError::Removed {
                     path: path.clone(),
                     cause: shmlimit::RemovalCause::Retired,
                 }),
-                ExitCode::Unavailable,
+                ExitCode::UNAVAILABLE,
             ),
             (
                 Error::Segment(SegmentError::LockStuck {
                     set: set(),
                     process: None,
                 }),
-                ExitCode::Unavailable,
+                ExitCode::UNAVAILABLE,
             ),
             (
                 Error::Open(OpenError::AlreadyExists { path: path.clone() }),
-                ExitCode::CannotCreate,
+                ExitCode::CANNOT_CREATE,
             ),
             (
                 Error::Open(OpenError::NoSpace {
@@ -252,29 +252,29 @@ mod tests {
                     bytes: 1,
                     why: "make some".into(),
                 }),
-                ExitCode::CannotCreate,
+                ExitCode::CANNOT_CREATE,
             ),
             (
                 Error::Segment(SegmentError::Damaged {
                     path: path.clone(),
                     what: "all of it".into(),
                 }),
-                ExitCode::Damaged,
+                ExitCode::DAMAGED,
             ),
             (
                 Error::Change(ChangeError::CannotApply {
                     path: path.clone(),
                     differences: vec![],
                 }),
-                ExitCode::CannotApply,
+                ExitCode::CANNOT_APPLY,
             ),
             (
                 Error::Request(RequestError::KeyRequired { set: set() }),
-                ExitCode::Usage,
+                ExitCode::USAGE,
             ),
             (
                 Error::Request(RequestError::NotKeyed { set: set() }),
-                ExitCode::Usage,
+                ExitCode::USAGE,
             ),
             (
                 Error::Request(RequestError::InvalidKey {
@@ -282,29 +282,29 @@ mod tests {
                     bytes: 0,
                     max: 1,
                 }),
-                ExitCode::Usage,
+                ExitCode::USAGE,
             ),
             (
                 Error::Segment(SegmentError::Poisoned { set: set() }),
-                ExitCode::Damaged,
+                ExitCode::DAMAGED,
             ),
             (
                 Error::Segment(SegmentError::LockLost { set: set() }),
-                ExitCode::Damaged,
+                ExitCode::DAMAGED,
             ),
             (
                 Error::Open(OpenError::Untrusted {
                     path: path.clone(),
                     why: "it is a symbolic link".into(),
                 }),
-                ExitCode::Permission,
+                ExitCode::PERMISSION,
             ),
             (
                 Error::Request(RequestError::UnknownSet {
                     name: set(),
                     known: vec![],
                 }),
-                ExitCode::Usage,
+                ExitCode::USAGE,
             ),
             (
                 Error::Open(OpenError::ConfigMismatch {
@@ -312,14 +312,14 @@ mod tests {
                     differences: vec![],
                     remedy: String::new(),
                 }),
-                ExitCode::Declaration,
+                ExitCode::DECLARATION,
             ),
             (
                 Error::Open(OpenError::InUse {
                     path,
                     processes: vec![],
                 }),
-                ExitCode::Problem,
+                ExitCode::PROBLEM,
             ),
         ] {
             assert_eq!(code_of(&error), code, "{error}");
@@ -329,9 +329,9 @@ mod tests {
     #[test]
     fn what_the_system_refuses_to_create_cannot_be_created_unless_permission_lacks() {
         let code = |kind| Failure::while_creating(io_error(kind)).code;
-        assert_eq!(code(io::ErrorKind::NotFound), ExitCode::CannotCreate);
-        assert_eq!(code(io::ErrorKind::ReadOnlyFilesystem), ExitCode::CannotCreate);
-        assert_eq!(code(io::ErrorKind::PermissionDenied), ExitCode::Permission);
+        assert_eq!(code(io::ErrorKind::NotFound), ExitCode::CANNOT_CREATE);
+        assert_eq!(code(io::ErrorKind::ReadOnlyFilesystem), ExitCode::CANNOT_CREATE);
+        assert_eq!(code(io::ErrorKind::PermissionDenied), ExitCode::PERMISSION);
     }
 
     #[test]

@@ -65,8 +65,8 @@ fn answer_of_parser(answer: &clap::Error) -> Result<ExitCode, Failure> {
             // The help text, which the parser returns for a call without arguments.
             None => format!("there is no verb\n\n{}", text.trim_end()),
         };
-        return Err(Failure::new(ExitCode::Usage, message));
+        return Err(Failure::usage(message));
     }
     output::print(&answer.render().ansi().to_string())?;
-    Ok(ExitCode::Done)
+    Ok(ExitCode::DONE)
 }

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 use crate::text::sanitise;
 
 /// Prints styled text; the styles are stripped if standard output is not a terminal or `NO_COLOR` is set.
@@ -88,12 +88,12 @@ fn deliver(stream: &mut impl Write, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 fn not_answered(error: io::Error) -> Failure {
-    Failure::new(ExitCode::Problem, format!("cannot write the answer: {error}"))
+    Failure::problem(format!("cannot write the answer: {error}"))
 }
 
 /// The failure where something cannot be written as JSON.
 pub fn not_json(error: serde_json::Error) -> Failure {
-    Failure::new(ExitCode::Problem, format!("cannot write JSON: {error}"))
+    Failure::problem(format!("cannot write JSON: {error}"))
 }
 
 /// JSON in which characters that a terminal might obey are escaped. It reads back as the same text.

@@ -22,6 +22,6 @@ impl Completions {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, command, "limitctl", &mut script);
         output::print_bytes(&script)?;
-        Ok(ExitCode::Done)
+        Ok(ExitCode::DONE)
     }
 }

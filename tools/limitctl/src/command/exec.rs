@@ -157,10 +157,7 @@ impl Exec {
         }
         match waited {
             Ok(status) => Ok(Kept::UntilTheEnd(status)),
-            Err(error) => Err(Failure::new(
-                ExitCode::Problem,
-                format!("cannot wait for the command: {error}"),
-            )),
+            Err(error) => Err(Failure::problem(format!("cannot wait for the command: {error}"))),
         }
     }
 
@@ -203,8 +200,8 @@ impl Exec {
 
     fn not_started(&self, error: &io::Error) -> Failure {
         let code = match error.kind() {
-            io::ErrorKind::NotFound => ExitCode::CommandNotFound,
-            _ => ExitCode::CommandNotExecutable,
+            io::ErrorKind::NotFound => ExitCode::COMMAND_NOT_FOUND,
+            _ => ExitCode::COMMAND_NOT_EXECUTABLE,
         };
         let program = self.command.first().map(|program| program.to_string_lossy());
         let program = sanitise::line(&program.unwrap_or_default());
@@ -212,7 +209,7 @@ impl Exec {
     }
 
     fn refused(&self, why: String) -> Failure {
-        let code = self.conflict_exit_code.map_or(ExitCode::Refused, ExitCode::Other);
+        let code = self.conflict_exit_code.map_or(ExitCode::REFUSED, ExitCode::of);
         Failure::new(code, why)
     }
 }

@@ -22,18 +22,15 @@ impl Man {
         command.build();
         for verb in self.verb {
             let Some(page) = command.find_subcommand(&verb) else {
-                return Err(Failure::new(
-                    ExitCode::Usage,
-                    format!("there is no verb `{verb}`"),
-                ));
+                return Err(Failure::usage(format!("there is no verb `{verb}`")));
             };
             command = page.clone();
         }
         let mut page = Vec::new();
         clap_mangen::Man::new(command)
             .render(&mut page)
-            .map_err(|error| Failure::new(ExitCode::Problem, format!("cannot write the page: {error}")))?;
+            .map_err(|error| Failure::problem(format!("cannot write the page: {error}")))?;
         output::print_bytes(&page)?;
-        Ok(ExitCode::Done)
+        Ok(ExitCode::DONE)
     }
 }

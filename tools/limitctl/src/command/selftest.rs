@@ -46,9 +46,9 @@ impl Selftest {
         let report = Outcome::of(&self.directory)?;
         self.form.print(&report)?;
         Ok(if report.passed {
-            ExitCode::Done
+            ExitCode::DONE
         } else {
-            ExitCode::Problem
+            ExitCode::PROBLEM
         })
     }
 }

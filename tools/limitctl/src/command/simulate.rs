@@ -123,13 +123,13 @@ impl Simulate {
         }
         match self.max_flips {
             Some(max) if replay.comparison.flips > max => Err(Failure::new(
-                ExitCode::Flips,
+                ExitCode::FLIPS,
                 format!(
                     "{} verdicts flip, and --max-flips allows {max}",
                     replay.comparison.flips
                 ),
             )),
-            _ => Ok(ExitCode::Done),
+            _ => Ok(ExitCode::DONE),
         }
     }
 
@@ -171,13 +171,13 @@ fn headed(path: &Path, summary: &Summary) -> String {
 }
 
 fn read(path: &Path) -> Result<Declaration, Failure> {
-    Ok(Declaration::from_toml_file(path).map_err(shmlimit::Error::from)?)
+    Ok(Declaration::from_toml_file(path)?)
 }
 
 /// Adds which of the two declarations is invalid; the error of an unreadable one already says it.
 fn located(path: &Path, failure: Failure) -> Failure {
     match failure.code {
-        ExitCode::Declaration => Failure {
+        ExitCode::DECLARATION => Failure {
             message: format!("{}: {}", human::path(path), failure.message),
             ..failure
         },
@@ -284,10 +284,9 @@ impl Replay {
         self.check_key(&take.set, take.key.as_deref())?;
         self.check_limits(&take.set, &take.cost)?;
         match &take.id {
-            Some(id) if self.side.simulation.set_asked(id).is_some() => Err(Failure::new(
-                ExitCode::BadTrace,
-                format!("the id `{id}` is in use: release it before, or give each request an id of its own"),
-            )),
+            Some(id) if self.side.simulation.set_asked(id).is_some() => Err(Failure::bad_trace(format!(
+                "the id `{id}` is in use: release it before, or give each request an id of its own"
+            ))),
             _ => Ok(()),
         }
     }
@@ -306,7 +305,7 @@ impl Replay {
             ),
             _ => return Ok(()),
         };
-        Err(Failure::new(ExitCode::BadTrace, mistake))
+        Err(Failure::bad_trace(mistake))
     }
 
     /// In a comparison, limits that only one of the two has may be named.

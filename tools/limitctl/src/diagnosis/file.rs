@@ -8,7 +8,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{Gid, Group, Uid, User};
 use serde::Serialize;
 
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 use super::host::mounts::mount_of;
 use super::remedy::quoted;
 use crate::text::human;
@@ -83,8 +83,7 @@ impl Space {
         // Some have no bound: ramfs reports zero bytes in all.
         if self.total > 0 && self.free < size {
             let room = human::bytes(self.free);
-            let finding = Finding::new(
-                Severity::Warning,
+            let finding = Finding::warning(
                 "no_space",
                 format!(
                     "{room} are free at {}, and {wanted} takes {}",
@@ -97,9 +96,7 @@ impl Space {
             findings.push(finding.healed_by(self.more_room(size)));
         }
         if !self.is_memory() {
-            findings.push(Finding::new(
-                Severity::Note,
-                "on_disk",
+            findings.push(Finding::note("on_disk",
                 format!("it lies on {}, at {}", self.file_system, self.mounted_at.display()),
                 "limits survive a reboot; an operation may have to wait while its page is written to the disk: where latency \
                  matters, /dev/shm is the place",

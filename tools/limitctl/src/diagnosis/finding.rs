@@ -67,6 +67,21 @@ impl Finding {
         }
     }
 
+    /// The segment, or a part of it, does not work.
+    pub fn error(finding: &'static str, what: impl Into<String>, meaning: impl Into<String>) -> Self {
+        Self::new(Severity::Error, finding, what, meaning)
+    }
+
+    /// It heals by itself at the next use, or may become an error.
+    pub fn warning(finding: &'static str, what: impl Into<String>, meaning: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, finding, what, meaning)
+    }
+
+    /// It is worth knowing; nothing needs to be done.
+    pub fn note(finding: &'static str, what: impl Into<String>, meaning: impl Into<String>) -> Self {
+        Self::new(Severity::Note, finding, what, meaning)
+    }
+
     pub fn of_set(mut self, set: &str) -> Self {
         self.set = Some(set.to_owned());
         self

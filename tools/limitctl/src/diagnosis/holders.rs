@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use shmlimit::snapshot::{HoldSnapshot, ParticipantSnapshot, ProcessId, SetSnapshot};
 
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 use super::look::Look;
 use super::remedy::Remedies;
 use crate::text::{human, process};
@@ -28,8 +28,7 @@ pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
 }
 
 fn dead(participant: &ParticipantSnapshot, remedies: &Remedies) -> Finding {
-    Finding::new(
-        Severity::Warning,
+    Finding::warning(
         "participant_dead",
         format!(
             "process {} ({}) died attached",
@@ -47,9 +46,7 @@ fn no_room(look: &Look) -> Option<Finding> {
     let alive = look.snapshot.participants.iter().filter(|it| it.alive).count() as u64;
     let capacity = look.snapshot.participant_capacity;
     (alive >= capacity).then(|| {
-        let finding = Finding::new(
-            Severity::Error,
-            "participants_full",
+        let finding = Finding::error("participants_full",
             format!("all {capacity} places for processes are taken by live ones"),
             "the next process that opens it is refused; a segment with more places is another file, with a declaration of its own",
         );
@@ -71,8 +68,7 @@ fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
     if holds == 0 {
         return None;
     }
-    let finding = Finding::new(
-        Severity::Warning,
+    let finding = Finding::warning(
         "holder_stopped",
         format!(
             "{} is {state}, and holds {}",
@@ -134,14 +130,12 @@ impl Kind {
     fn finding(self, holds: &[&HoldSnapshot], owner: &str) -> Finding {
         let count = human::quantity(holds.len() as u64, "permit", "permits");
         match self {
-            Self::OfDead => Finding::new(
-                Severity::Warning,
+            Self::OfDead => Finding::warning(
                 "held_by_the_dead",
                 format!("{count} of {owner}, which is dead, are still held"),
                 "they are given back to the next process that needs them, and count as free where limits are looked at",
             ),
-            Self::Returned => Finding::new(
-                Severity::Warning,
+            Self::Returned => Finding::warning(
                 "returned_unfinished",
                 format!(
                     "{count} of {owner} were given back while another process kept the lock, which nothing has finished yet"
@@ -154,8 +148,7 @@ impl Kind {
                     .filter_map(|hold| hold.lease_over_for)
                     .max()
                     .unwrap_or_default();
-                Finding::new(
-                    Severity::Warning,
+                Finding::warning(
                     "lease_over",
                     format!(
                         "{count} of {owner} are held for longer than their lease, by {} at most",

@@ -77,8 +77,7 @@ fn store(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Opt
 
 fn unused(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Option<Finding> {
     (lease.unused_in_a_row >= UNUSED_IN_A_ROW).then(|| {
-        let finding = Finding::new(
-            Severity::Note,
+        let finding = Finding::note(
             "lease_unused",
             format!(
                 "the last {} leases of limit {} ran out before any unit was spent",
@@ -100,8 +99,7 @@ fn without_duty(look: &Look, fleet: &FleetSnapshot) -> Finding {
         ),
         None => "no process asks the store for leases".to_owned(),
     };
-    let finding = Finding::new(
-        Severity::Warning,
+    let finding = Finding::warning(
         "no_duty",
         whose,
         "what is leased is spent, and nothing more comes, until a process with the client of the store is started",

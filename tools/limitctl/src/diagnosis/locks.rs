@@ -168,8 +168,7 @@ fn state(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Fin
     let of_set = |finding: Finding| finding.of_set(&shard.set).twice(shard.shard.to_string());
     match shard.poison {
         Some(ShardPoison::Journal) => {
-            let finding = Finding::new(
-                Severity::Error,
+            let finding = Finding::error(
                 "poisoned",
                 "it is poisoned: its journal was damaged, so what a half-done operation had changed is not known",
                 "the set is refused with Poisoned; a reset makes all its limits as if nothing had been used, and keeps what is held",
@@ -177,8 +176,7 @@ fn state(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Fin
             Some(of_set(finding).healed_by(remedies.reset(&shard.set)))
         }
         Some(_) => {
-            let finding = Finding::new(
-                Severity::Error,
+            let finding = Finding::error(
                 "poisoned",
                 "it is poisoned: its counts contradict its holds and tickets",
                 "the set is refused with Poisoned, until it is recovered, or reset where that does not help",
@@ -186,8 +184,7 @@ fn state(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Fin
             Some(of_set(finding).healed_by(remedies.recover()))
         }
         None if shard.adds_up == Some(false) && !look.is_void() => {
-            let finding = Finding::new(
-                Severity::Error,
+            let finding = Finding::error(
                 "counts_wrong",
                 "its counts do not agree with its holds, tickets and keys",
                 "something was damaged: more or less may be admitted than the limits say until it is counted again",

@@ -174,7 +174,7 @@ fn not_this_ones(
         }
         _ => return None,
     };
-    let finding = Finding::new(Severity::Note, name, what, meaning);
+    let finding = Finding::note(name, what, meaning);
     let command = (owner != geteuid().as_raw()).then(|| as_owner(path, metadata));
     Some(match command.flatten() {
         Some(command) => finding.healed_by(command),
@@ -203,8 +203,7 @@ pub fn origin(look: &Look, remedies: &Remedies) -> Option<Finding> {
             place.time_namespace, place.own_time_namespace
         )
     };
-    let finding = Finding::new(
-        Severity::Warning,
+    let finding = Finding::warning(
         "cold",
         what,
         "its locks, holds and waiters are void; the next process that opens it starts it cold, and what was counted stays",

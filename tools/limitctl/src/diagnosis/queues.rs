@@ -41,8 +41,7 @@ fn left_behind(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Findi
                     "is that of a process that is gone".to_owned(),
                 ),
             };
-            let finding = Finding::new(
-                Severity::Warning,
+            let finding = Finding::warning(
                 kind,
                 format!("place {} in the queue {whose}", ticket.number),
                 "it is taken back by the process that waits behind it, or meets it at the head of the queue",
@@ -71,9 +70,7 @@ fn silent(look: &Look, set: &SetSnapshot) -> Vec<Finding> {
         .map(|(owner, tickets)| {
             let count = human::quantity(tickets.len() as u64, "request", "requests");
             let first = tickets.iter().min().copied().unwrap_or(0);
-            Finding::new(
-                Severity::Warning,
-                "grant_not_collected",
+            Finding::warning("grant_not_collected",
                 format!(
                     "{} did not collect what it was granted; {count} of it passed over",
                     look.process(owner)
@@ -169,8 +166,7 @@ fn unserved(
     if !is_admissible(head.number) {
         return None;
     }
-    let finding = Finding::new(
-        Severity::Error,
+    let finding = Finding::error(
         "queue_stuck",
         format!(
             "what {} waits for could be had, and it has been first in the queue for some time; {} behind it",

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use shmlimit::Declaration;
 
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 
 /// The mean length of a year, in seconds.
 const YEAR: u64 = 31_556_952;
@@ -20,9 +20,7 @@ pub fn findings(declaration: &Declaration) -> Vec<Finding> {
         .filter_map(|(set, limit)| {
             let zone = limit.options().time_zone()?;
             let until = zone.known_until().filter(|until| *until <= this_year)?;
-            let finding = Finding::new(
-                Severity::Warning,
-                "time_zone_ends",
+            let finding = Finding::warning("time_zone_ends",
                 format!(
                     "the offsets of {zone}, the time zone of limit `{}`, are known until the end of {until}",
                     limit.name()

@@ -105,7 +105,7 @@ impl Front {
 
     fn failed(&self, code: u8, message: String) -> Result<Outcome, Failure> {
         self.keepers_end().map_err(not_heard)?;
-        Err(Failure::new(ExitCode::Other(code), message))
+        Err(Failure::new(ExitCode::of(code), message))
     }
 
     /// Waits until the keeper has ended, and so is no longer attached to the segment; `None` if its status cannot be
@@ -127,10 +127,7 @@ impl Front {
         );
         match command.or(keeper) {
             Some(status) => Ok(Outcome::Ended(status)),
-            None => Err(Failure::new(
-                ExitCode::Problem,
-                "how the command ended is not known",
-            )),
+            None => Err(Failure::problem("how the command ended is not known")),
         }
     }
 }
@@ -147,7 +144,7 @@ fn ended(process: Pid) -> io::Result<Option<ExitStatus>> {
 
 fn not_heard(error: impl Into<io::Error>) -> Failure {
     let error: io::Error = error.into();
-    Failure::new(ExitCode::Problem, format!("cannot wait for the command: {error}"))
+    Failure::problem(format!("cannot wait for the command: {error}"))
 }
 
 /// Blocks all signals, to read them one by one.
@@ -240,7 +237,7 @@ impl RunningFront {
 pub fn end_like(status: ExitStatus) -> ExitCode {
     let Some(signal) = status.signal() else {
         // A code has eight bits.
-        return ExitCode::Other(status.code().unwrap_or_default() as u8);
+        return ExitCode::of(status.code().unwrap_or_default() as u8);
     };
     // Only the command's core dump matters.
     let _ = prctl::set_dumpable(false);
@@ -255,5 +252,5 @@ pub fn end_like(status: ExitStatus) -> ExitCode {
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, std::ptr::null_mut());
     }
     // Only reached if something keeps the signal from killing this process although it killed the command.
-    ExitCode::Other(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+    ExitCode::of(u8::try_from(128 + signal).unwrap_or(u8::MAX))
 }

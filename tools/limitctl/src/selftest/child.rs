@@ -16,7 +16,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 
 /// Longer than anything here takes if it works.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -210,7 +210,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> Result<bool, Failure>) 
 
 /// A failed expectation.
 pub fn wrong(what: impl Into<String>) -> Failure {
-    Failure::new(ExitCode::Problem, what)
+    Failure::problem(what)
 }
 
 fn failed(call: &str, errno: Errno) -> Failure {

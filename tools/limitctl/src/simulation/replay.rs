@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::trace::{Amounts, Take};
 use super::verdict::Answer;
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 
 /// The usual file system in memory; without it, the directory for temporary files must do.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -185,13 +185,10 @@ impl Simulation {
     /// The failure for an unknown set.
     pub fn unknown_set(&self, name: &str) -> Failure {
         let known: Vec<&str> = self.sets.iter().map(LimitSet::name).collect();
-        Failure::new(
-            ExitCode::BadTrace,
-            format!(
-                "there is no set `{name}`; the declaration has {}: correct the event or declare it",
-                known.join(", ")
-            ),
-        )
+        Failure::bad_trace(format!(
+            "there is no set `{name}`; the declaration has {}: correct the event or declare it",
+            known.join(", ")
+        ))
     }
 
     /// The failure for an unknown limit.
@@ -201,13 +198,10 @@ impl Simulation {
             .into_iter()
             .flat_map(|position| self.sets[position].limits())
             .collect();
-        Failure::new(
-            ExitCode::BadTrace,
-            format!(
-                "set `{set}` has no limit `{limit}`; it has {}: correct the event or declare it",
-                known.join(", ")
-            ),
-        )
+        Failure::bad_trace(format!(
+            "set `{set}` has no limit `{limit}`; it has {}: correct the event or declare it",
+            known.join(", ")
+        ))
     }
 }
 
@@ -225,10 +219,9 @@ fn decide(
                     .key(name)
                     .err()
                     .map_or_else(String::new, |error| error.to_string());
-                Err(Failure::new(
-                    ExitCode::BadTrace,
-                    format!("{error}: `{name}` is none, write for example \"key\": \"203.0.113.7\""),
-                ))
+                Err(Failure::bad_trace(format!(
+                    "{error}: `{name}` is none, write for example \"key\": \"203.0.113.7\""
+                )))
             }
         },
         Some(name) if set.is_keyed() => answer(&request.for_key(name).map_err(of_event)?),
@@ -268,10 +261,9 @@ fn release(mut permit: Permit<'static>) -> Result<(), Failure> {
 }
 
 fn unknown_id(id: &str) -> Failure {
-    Failure::new(
-        ExitCode::BadTrace,
-        format!("no event before has the id `{id}`, or it was released: add \"id\" to the event that takes"),
-    )
+    Failure::bad_trace(format!(
+        "no event before has the id `{id}`, or it was released: add \"id\" to the event that takes"
+    ))
 }
 
 /// An error caused by the event itself.
@@ -284,7 +276,7 @@ fn of_event(error: Error) -> Failure {
     );
     let failure = Failure::from(error);
     if is_of_event {
-        Failure::new(ExitCode::BadTrace, failure.message)
+        Failure::bad_trace(failure.message)
     } else {
         failure
     }

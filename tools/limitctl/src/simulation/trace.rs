@@ -7,7 +7,7 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 
 /// The longest line. A key of 64 KiB fits, however it is escaped.
 const MAX_BYTES: u64 = 1 << 20;
@@ -123,7 +123,7 @@ impl<R: BufRead> Trace<R> {
     }
 
     fn mistake(&self, what: &str) -> Failure {
-        self.locate(Failure::new(ExitCode::BadTrace, what))
+        self.locate(Failure::bad_trace(what))
     }
 }
 
@@ -252,38 +252,25 @@ fn amounts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Amounts>
 
 /// Reads an id, which is a text or a whole number; a number and its digits are the same id.
 fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    struct Id;
-
-    impl Visitor<'_> for Id {
-        type Value = Option<String>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an id: a text or a whole number")
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-            Ok(Some(text.to_owned()))
-        }
-
-        fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-            Ok(Some(number.to_string()))
-        }
-
-        fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-            Ok(Some(number.to_string()))
-        }
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "an id is a text or a whole number")]
+    enum Id {
+        Text(String),
+        Number(u64),
+        Signed(i64),
     }
 
-    deserializer.deserialize_any(Id)
+    Ok(Option::deserialize(deserializer)?.map(|id| match id {
+        Id::Text(text) => text,
+        Id::Number(number) => number.to_string(),
+        Id::Signed(number) => number.to_string(),
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::ExitCode;
 
     fn trace(text: &str) -> Trace<&[u8]> {
         Trace::new(text.as_bytes(), "trace".to_owned())
@@ -291,7 +278,7 @@ mod tests {
 
     fn message(text: &str) -> String {
         let failure = trace(text).next_event().expect_err("a mistake");
-        assert_eq!(failure.code, ExitCode::BadTrace);
+        assert_eq!(failure.code, ExitCode::BAD_TRACE);
         failure.message
     }
 

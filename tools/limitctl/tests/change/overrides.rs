@@ -10,19 +10,10 @@ const DECLARATION: &str = r#"
 [[set]]
 name = "tenants"
 keyed = { max_keys = 100, overrides = true }
-
-  [[set.limit]]
-  name = "requests"
-  kind = "calls"
-  capacity = 10
-  window = "1d"
-
-  [[set.limit]]
-  name = "cost"
-  kind = "rate"
-  capacity = 2
-  unit = "0.01"
-  window = "1d"
+limit = [
+  { name = "requests", kind = "calls", capacity = 10, window = "1d" },
+  { name = "cost", kind = "rate", capacity = 2, unit = "0.01", window = "1d" },
+]
 "#;
 
 fn create(directory: &Path) -> PathBuf {
@@ -60,13 +51,8 @@ fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
         [("requests".to_owned(), 500), ("cost".to_owned(), 150)]
     );
     let request = tenants.request().with("cost", 1).expect("declared");
-    drop(
-        request
-            .for_key("other")
-            .expect("keyed")
-            .try_acquire()
-            .expect("no error"),
-    );
+    let others = request.for_key("other").expect("keyed");
+    drop(others.try_acquire().expect("no error"));
 
     let (shown, json) = show_key(&path, "tenants", "acme");
     for part in [

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use crate::layout_mirror::RawSegment;
 use crate::layout_mirror::words::{LOCK_WORD_INDEX, control, header};
 use crate::support::health::{assert_healed, assert_well, findings, findings_of, heal, shell, the, wait_for};
-use crate::support::host::{NOBODY, can_unshare, has, is_root};
+use crate::support::host::{NOBODY, can_unshare, has, is_root, own_processes};
 use crate::support::{
     Actor, TIMEOUT, create, create_with_mutexes, directory, finish, lines_of, run, run_command, text,
 };
@@ -321,13 +321,13 @@ pub(crate) fn findings_in(json: &str) -> Vec<Value> {
 
 #[test]
 fn a_segment_of_a_dead_namespace_is_adopted_and_one_in_use_elsewhere_is_an_error() {
-    if !is_root() || !can_unshare(&["--pid", "--fork", "--mount-proc"]) {
+    let Some(options) = own_processes() else {
         return;
-    }
+    };
     let directory = directory();
     let path = create_with_mutexes(directory.path());
     let inside = |script: &str| {
-        let script = format!("exec unshare --pid --fork --mount-proc {script} {}", text(&path));
+        let script = format!("exec unshare {} {script} {}", options.join(" "), text(&path));
         run_command(&mut shell(&script))
     };
     // The process that opens it there adopts it, and its namespace ends with the process.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::processes::{ONE_PLACE, create_with, pid_of, wait_for_queue};
 use crate::support::health::{assert_healed, assert_well, findings_of, heal, shell, wait_for};
 use crate::support::host::{can_unshare, is_root};
-use crate::support::{Actor, TIMEOUT, directory, run, run_command, text};
+use crate::support::{Actor, TIMEOUT, create_with_locks, directory, run_command, text};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -103,20 +103,7 @@ fn a_frozen_holder_is_a_warning_until_its_cgroup_is_thawed() {
     for freezer in Freezer::each("holder") {
         for lock in ["robust", "slot"] {
             let directory = directory();
-            let path = directory.path().join("limits");
-            run([
-                "create",
-                "--lock",
-                lock,
-                "--set",
-                "api",
-                "--calls",
-                "requests=10/1d",
-                "--concurrency",
-                "in_flight=4",
-                text(&path),
-            ])
-            .ended(0);
+            let path = create_with_locks(directory.path(), lock);
             let holder = Actor::start("hold", &path);
             freezer.freeze(&holder);
             wait_for("holder_stopped", &path);

@@ -328,25 +328,22 @@ fn what_is_leased_is_given_back_before_a_host_goes() {
     answer(true);
     drop(one().expect("leased"));
 
+    let shows = |words: &str| {
+        let shown = run(["fleet", text(&path)]).ended(0).stdout;
+        assert!(shown.contains(words), "{shown}");
+    };
     // No answer comes while it waits, so not everything is given back in time.
     let drained = run(["fleet", "drain", "--timeout", "0", text(&path)]).ended(1);
     assert!(
         drained.stderr.contains("api calls is not given back"),
-        "{}",
-        drained.stderr
+        "{drained:?}"
     );
-    let shown = run(["fleet", text(&path)]).ended(0).stdout;
-    assert!(shown.contains("giving back"), "{shown}");
+    shows("giving back");
     assert!(one().is_err(), "nothing is leased any more");
     assert_eq!(answer(false).spent, 1, "what was spent is reported");
     let drained = run(["fleet", "drain", text(&path)]).ended(0);
-    assert!(
-        drained.stdout.contains("everything is given back"),
-        "{}",
-        drained.stdout
-    );
-    let shown = run(["fleet", text(&path)]).ended(0).stdout;
-    assert!(shown.contains("given back"), "{shown}");
+    assert!(drained.stdout.contains("everything is given back"), "{drained:?}");
+    shows("given back");
 
     run(["fleet", "drain", "--end", text(&path)]).ended(0);
     assert!(one().is_err(), "it asks first");

@@ -11,26 +11,17 @@ use crate::support::{Actor, Run, directory, run, text};
 const API: &str = r#"
 [[set]]
 name = "api"
-  [[set.limit]]
-  name = "requests"
-  kind = "calls"
-  capacity = 10
-  window = "1d"
-  [[set.limit]]
-  name = "in_flight"
-  kind = "concurrency"
-  capacity = 4
+limit = [
+  { name = "requests", kind = "calls", capacity = 10, window = "1d" },
+  { name = "in_flight", kind = "concurrency", capacity = 4 },
+]
 "#;
 
 const TENANTS: &str = r#"
 [[set]]
 name = "tenants/all"
 keyed = { max_keys = 100, overrides = true }
-  [[set.limit]]
-  name = "requests"
-  kind = "calls"
-  capacity = 3
-  window = "1d"
+limit = [{ name = "requests", kind = "calls", capacity = 3, window = "1d" }]
 "#;
 
 const MAIL: &str = r#"

@@ -13,26 +13,21 @@ const NOW: &str = r#"
 [[set]]
 name = "api"
 
-  [[set.limit]]
-  name = "requests"
-  kind = "calls"
-  capacity = 2
-  window = "1s"
-
-  [[set.limit]]
-  name = "in_flight"
-  kind = "concurrency"
-  capacity = 2
+limit = [
+  { name = "requests", kind = "calls", capacity = 2, window = "1s" },
+  { name = "in_flight", kind = "concurrency", capacity = 2 },
+]
 
 [[set]]
 name = "chat"
-
-  [[set.limit]]
-  name = "tokens"
-  kind = "rate"
-  capacity = 10
-  window = "10s"
+limit = [{ name = "tokens", kind = "rate", capacity = 10, window = "10s" }]
 "#;
+
+/// Writes the declaration, and another one, in which that is replaced.
+fn write_both(directory: &Path, name: &str, from: &str, to: &str) -> (PathBuf, PathBuf) {
+    let now = write(directory, "now.toml", NOW);
+    (now, write(directory, name, NOW.replace(from, to)))
+}
 
 fn write(directory: &Path, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
     let path = directory.join(name);
@@ -166,12 +161,7 @@ fn what_was_refused_has_nothing_to_settle_or_to_release() {
 #[test]
 fn what_cannot_be_read_or_declared_has_the_codes_of_other_verbs() {
     let directory = directory();
-    let now = write(directory.path(), "now.toml", NOW);
-    let wrong = write(
-        directory.path(),
-        "wrong.toml",
-        NOW.replace("capacity = 10", "capacity = 0"),
-    );
+    let (now, wrong) = write_both(directory.path(), "wrong.toml", "capacity = 10", "capacity = 0");
     let trace = write(directory.path(), "trace", "");
     let (now, wrong, trace) = (text(&now), text(&wrong), text(&trace));
     run(["simulate", now, "--trace", trace]).ended(0);
@@ -270,7 +260,7 @@ fn compare(other: &str, events: &[Value], arguments: &[&str]) -> Run {
 fn a_comparison_prints_the_verdicts_that_flip_and_counts_them() {
     // Three a second instead of two. The third of each burst flips; two seconds later, what the other has spent by then
     // makes no difference.
-    let other = NOW.replace("capacity = 2\n  window", "capacity = 3\n  window");
+    let other = NOW.replace("capacity = 2, window", "capacity = 3, window");
     let run = compare(&other, &busy(), &[]).ended(0);
     let flips = run.json_lines();
     assert_eq!(flips.len(), 3, "{run:?}");
@@ -297,7 +287,7 @@ fn a_comparison_prints_the_verdicts_that_flip_and_counts_them() {
 
 #[test]
 fn a_gate_fails_with_a_code_of_its_own_where_more_flip_than_may() {
-    let other = NOW.replace("capacity = 2\n  window", "capacity = 3\n  window");
+    let other = NOW.replace("capacity = 2, window", "capacity = 3, window");
     compare(&other, &busy(), &["--max-flips", "2"]).ended(0);
     let failed = compare(&other, &busy(), &["--max-flips", "1"]).ended(3);
     assert!(
@@ -380,8 +370,8 @@ fn two_runs_are_equal_to_the_byte() {
     let directory = directory();
     // Every refusal looks for expired leases, however fast the program runs.
     let leased = NOW.replace(
-        "kind = \"concurrency\"",
-        "kind = \"concurrency\"\n  lease = \"700ms\"",
+        "kind = \"concurrency\", capacity = 2",
+        "kind = \"concurrency\", lease = \"700ms\", capacity = 2",
     );
     let leased = write(directory.path(), "leased.toml", leased);
     let trace = restless();
@@ -437,12 +427,7 @@ fn standard_input_is_a_trace_and_needs_no_end() {
 #[test]
 fn a_reader_who_has_seen_enough_ends_the_replay_unless_flips_are_counted() {
     let directory = directory();
-    let declaration = write(directory.path(), "now.toml", NOW);
-    let other = write(
-        directory.path(),
-        "other.toml",
-        NOW.replace("capacity = 2", "capacity = 1"),
-    );
+    let (declaration, other) = write_both(directory.path(), "other.toml", "capacity = 2", "capacity = 1");
     // The last line is a mistake, which is only found by reading that far.
     let trace = write(directory.path(), "trace", restless() + "{}\n");
     let closed = || {

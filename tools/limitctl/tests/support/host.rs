@@ -20,6 +20,12 @@ pub fn can_unshare(options: &[&str]) -> bool {
     has("unshare", &[options, &["true"]].concat())
 }
 
+/// The arguments of unshare for a PID namespace with a process table of its own, if the test can have one.
+pub fn own_processes() -> Option<[&'static str; 3]> {
+    let options = ["--pid", "--fork", "--mount-proc"];
+    (is_root() && can_unshare(&options)).then_some(options)
+}
+
 /// Whether a tool exists, and succeeds with these arguments.
 pub fn has(tool: &str, arguments: &[&str]) -> bool {
     let has = Command::new(tool)

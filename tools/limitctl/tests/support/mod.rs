@@ -193,7 +193,8 @@ pub fn create_with_mutexes(directory: &Path) -> PathBuf {
     create_with_locks(directory, "robust")
 }
 
-fn create_with_locks(directory: &Path, lock: &str) -> PathBuf {
+/// The same with locks of this kind.
+pub fn create_with_locks(directory: &Path, lock: &str) -> PathBuf {
     let path = directory.join("limits");
     run([
         "create",

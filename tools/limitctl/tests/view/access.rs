@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::host::{NOBODY, can_unshare, is_root};
+use crate::support::host::{NOBODY, can_unshare, is_root, own_processes};
 use crate::support::{Actor, Run, create, create_with_mutexes, directory, run_command, text};
 
 /// Runs the program as a user who may read the directory and has no other rights.
@@ -114,16 +114,17 @@ fn a_full_file_system_is_an_error_at_creation() {
 
 #[test]
 fn a_process_of_another_pid_namespace_is_seen_alive_and_left_alone() {
-    if !is_root() || !can_unshare(&["--pid", "--fork", "--mount-proc"]) {
+    let Some(options) = own_processes() else {
         return;
-    }
+    };
     let directory = directory();
     let path = create_with_mutexes(directory.path());
     let mut actor = Actor::start("hold", &path);
     let inside = |arguments: &[&str]| {
         run_command(
             Command::new("unshare")
-                .args(["--pid", "--fork", "--mount-proc", env!("CARGO_BIN_EXE_limitctl")])
+                .args(options)
+                .arg(env!("CARGO_BIN_EXE_limitctl"))
                 .args(arguments)
                 .arg(if arguments == ["list"] {
                     directory.path()

@@ -321,18 +321,13 @@ fn a_browser_shows_the_counters() {
     let directory = directory();
     let path = directory.path().join("limits");
     let day = std::time::Duration::from_secs(86_400);
-    let declaration = Declaration::new()
-        .add_set(
-            SetDeclaration::new("chat <b>")
-                .labels(true)
-                .add_limit(Limit::calls("requests", 4, day))
-                .add_limit(Limit::concurrency("in_flight", 8)),
-        )
-        .add_set(
-            SetDeclaration::new("tenants")
-                .keyed(Keyed::new(100))
-                .add_limit(Limit::calls("requests", 5, day)),
-        );
+    let calls = |capacity: u64| Limit::calls("requests", capacity, day);
+    let chat = SetDeclaration::new("chat <b>").labels(true).add_limit(calls(4));
+    let chat = chat.add_limit(Limit::concurrency("in_flight", 8));
+    let tenants = SetDeclaration::new("tenants")
+        .keyed(Keyed::new(100))
+        .add_limit(calls(5));
+    let declaration = Declaration::new().add_set(chat).add_set(tenants);
     let segment = Segment::create(&path, &declaration).expect("created");
     let chat = segment.set("chat <b>").expect("declared");
     let request = chat.request().label("<script>document.title = 'obeyed'</script>");

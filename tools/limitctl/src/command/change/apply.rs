@@ -33,7 +33,7 @@ pub struct Apply {
 
 impl Apply {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let asked = Declaration::from_toml_file(&self.declaration).map_err(shmlimit::Error::from)?;
+        let asked = Declaration::from_toml_file(&self.declaration)?;
         self.change.carry_out(&self.segment.path, |_| Ok(asked))
     }
 }

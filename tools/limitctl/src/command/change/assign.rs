@@ -56,6 +56,6 @@ impl Assign {
             format!("from {before} to {}", self.tier)
         };
         output::print(&format!("{}\n", sanitise::line(&format!("{whose}: {change}"))))?;
-        Ok(ExitCode::Done)
+        Ok(ExitCode::DONE)
     }
 }

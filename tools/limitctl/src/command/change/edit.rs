@@ -113,8 +113,7 @@ impl Edit {
         let value = match &self.values[..] {
             [Assignment { field, value }] if field == "capacity" => value,
             _ => {
-                return Err(Failure::new(
-                    ExitCode::Usage,
+                return Err(Failure::usage(
                     "a key can have a capacity of its own and nothing else: write capacity=200, or capacity=none",
                 ));
             }
@@ -178,7 +177,7 @@ impl Edit {
                 known: limits.iter().map(|limit| limit.name().to_owned()).collect(),
             })));
         };
-        let text = in_force.to_toml().map_err(Error::from)?;
+        let text = in_force.to_toml()?;
         let mut declaration: Table = toml::from_str(&text).map_err(not_understood)?;
         let limit = declaration
             .get_mut("set")
@@ -220,26 +219,20 @@ impl Edit {
             };
         }
         let text = toml::to_string(&declaration).map_err(not_understood)?;
-        Ok(Declaration::from_toml(&text).map_err(Error::from)?)
+        Ok(Declaration::from_toml(&text)?)
     }
 
     fn without_credit(&self) -> Failure {
-        Failure::new(
-            ExitCode::Usage,
-            format!(
-                "limit `{}` has no batches: it is declared without credit, which takes a new segment to change",
-                self.limit
-            ),
-        )
+        Failure::usage(format!(
+            "limit `{}` has no batches: it is declared without credit, which takes a new segment to change",
+            self.limit
+        ))
     }
 }
 
 /// The library's own text could not be read back.
 fn not_understood(why: impl std::fmt::Display) -> Failure {
-    Failure::new(
-        ExitCode::Problem,
-        format!("the declaration in force cannot be edited: {why}"),
-    )
+    Failure::problem(format!("the declaration in force cannot be edited: {why}"))
 }
 
 fn assignment(text: &str) -> Result<Assignment, String> {

@@ -87,7 +87,7 @@ impl Reset {
             // Printed at once, because another set may be locked by a process that does not release it.
             output::print(&format!("{done}{counters}\n"))?;
         }
-        Ok(ExitCode::Done)
+        Ok(ExitCode::DONE)
     }
 }
 

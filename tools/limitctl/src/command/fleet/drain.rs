@@ -59,7 +59,7 @@ impl Drain {
         if self.end {
             let path = human::path(&self.segment);
             output::print(&format!("{path}: asks for leases again\n"))?;
-            return Ok(ExitCode::Done);
+            return Ok(ExitCode::DONE);
         }
         let begun = Instant::now();
         if !self.timeout.is_zero() {
@@ -70,10 +70,10 @@ impl Drain {
             if left.is_empty() {
                 let path = human::path(&self.segment);
                 output::print(&format!("{path}: everything is given back\n"))?;
-                return Ok(ExitCode::Done);
+                return Ok(ExitCode::DONE);
             }
             if begun.elapsed() >= self.timeout {
-                return Err(Failure::new(ExitCode::Problem, left));
+                return Err(Failure::problem(left));
             }
             thread::sleep(BETWEEN_LOOKS);
         }

@@ -7,7 +7,7 @@ use shmlimit::declare::Kind;
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
 use shmlimit::snapshot::SegmentSnapshot;
 
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 use crate::text::{fleet, human};
 
 /// A segment's part in a fleet.
@@ -47,10 +47,9 @@ impl<'a> Part<'a> {
         });
         let Some(fleet) = &snapshot.fleet else {
             let path = human::path(path);
-            return Err(Failure::new(
-                ExitCode::Usage,
-                format!("{path} was declared without [fleet]: no limit of it is shared with other hosts"),
-            ));
+            return Err(Failure::usage(format!(
+                "{path} was declared without [fleet]: no limit of it is shared with other hosts"
+            )));
         };
         Ok(Self {
             path: human::as_text(path),

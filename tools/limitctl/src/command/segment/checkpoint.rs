@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use shmlimit::{Declaration, Error};
+use shmlimit::Declaration;
 
 use super::declared::{for_all, segment_of};
 use crate::arguments::Access;
@@ -52,18 +52,15 @@ impl Checkpoint {
             (Some(directory), ..) => for_all(directory, |file| self.take_one_of_all(file)),
             (None, Some(path), Some(checkpoint)) => {
                 let taken = self.take(path, checkpoint)?;
-                Ok(if taken { ExitCode::Done } else { ExitCode::Problem })
+                Ok(if taken { ExitCode::DONE } else { ExitCode::PROBLEM })
             }
             // The parser requires both.
-            (None, ..) => Err(Failure::new(
-                ExitCode::Usage,
-                "name a segment and a checkpoint file",
-            )),
+            (None, ..) => Err(Failure::usage("name a segment and a checkpoint file")),
         }
     }
 
     fn take_one_of_all(&self, file: &Path) -> Result<(), Failure> {
-        let declaration = Declaration::from_toml_file(file).map_err(Error::from)?;
+        let declaration = Declaration::from_toml_file(file)?;
         let path = segment_of(file, &declaration, self.path.as_deref())?;
         if let Some(checkpoint) = declaration.segment().checkpoint() {
             // If another process is writing to it, that is a current checkpoint as well.

@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use shmlimit::declare::{Amount, LockKind, OnMismatch, ParseError};
 use shmlimit::snapshot::{SegmentMemory, SegmentReader};
-use shmlimit::{Declaration, DeclarationError, Error, Limit, OpenOptions, SetDeclaration, Window};
+use shmlimit::{Declaration, DeclarationError, Limit, OpenOptions, SetDeclaration, Window};
 
 use super::declared::{for_all, segment_of};
 use crate::exit::{ExitCode, Failure};
@@ -150,7 +150,7 @@ impl Create {
             // A single path is that of a declaration that says where its segment is to be.
             (None, Some(file), None) => match Declaration::from_toml_file(file) {
                 Err(DeclarationError::Unreadable { .. }) => return Err(nothing_declared(Some(file))),
-                declaration => (None, declaration.map_err(Error::from)?),
+                declaration => (None, declaration?),
             },
             (None, None, None) => return Err(nothing_declared(None)),
         };
@@ -158,17 +158,16 @@ impl Create {
         let path = segment.or(declaration.segment().path());
         if self.dry_run {
             say_memory(&declaration, path, None)?;
-            return Ok(ExitCode::Done);
+            return Ok(ExitCode::DONE);
         }
         let Some(path) = path else {
-            return Err(Failure::new(
-                ExitCode::Usage,
+            return Err(Failure::usage(
                 "neither the arguments nor the declaration says where to create the segment: add a path, as in \
                  `limitctl create SEGMENT DECLARATION`",
             ));
         };
         self.create(&declaration, path)?;
-        Ok(ExitCode::Done)
+        Ok(ExitCode::DONE)
     }
 
     fn create_one_of_all(&self, file: &Path) -> Result<(), Failure> {
@@ -233,7 +232,7 @@ impl Create {
         if let Some(lock) = self.lock {
             declaration = declaration.lock(lock);
         }
-        declaration.validate().map_err(Error::from)?;
+        declaration.validate()?;
         Ok(declaration)
     }
 
@@ -265,7 +264,7 @@ impl Create {
 fn say_memory(declaration: &Declaration, path: Option<&Path>, file: Option<&Path>) -> Result<(), Failure> {
     let memory = match path {
         Some(path) => declaration.memory_at(path)?,
-        None => declaration.memory().map_err(Error::from)?,
+        None => declaration.memory()?,
     };
     let participants = declaration.segment().participants().into();
     output::print(&format!(
@@ -279,7 +278,7 @@ fn say_memory(declaration: &Declaration, path: Option<&Path>, file: Option<&Path
 }
 
 fn from_file(file: &Path) -> Result<Declaration, Failure> {
-    Ok(Declaration::from_toml_file(file).map_err(Error::from)?)
+    Ok(Declaration::from_toml_file(file)?)
 }
 
 /// The failure where neither a file nor flags declare anything.
@@ -287,12 +286,9 @@ fn nothing_declared(named: Option<&Path>) -> Failure {
     let what = named.map_or_else(String::new, |path| {
         format!("{} is not a declaration: ", human::path(path))
     });
-    Failure::new(
-        ExitCode::Usage,
-        format!(
-            "{what}name the declaration, as in `limitctl create SEGMENT DECLARATION`, or declare a set with --set"
-        ),
-    )
+    Failure::usage(format!(
+        "{what}name the declaration, as in `limitctl create SEGMENT DECLARATION`, or declare a set with --set"
+    ))
 }
 
 /// How much each set takes of a file, and what for.

@@ -16,11 +16,11 @@ pub fn for_all(directory: &Path, each: impl Fn(&Path) -> Result<(), Failure>) ->
     if files.is_empty() {
         output::print(&format!("no declarations in {}\n", human::path(directory)))?;
     }
-    let mut code = ExitCode::Done;
+    let mut code = ExitCode::DONE;
     for file in files {
         if let Err(failure) = each(&file) {
             output::complain(&format!("{}: {}", human::path(&file), failure.message));
-            if code == ExitCode::Done {
+            if code == ExitCode::DONE {
                 code = failure.code;
             }
         }
@@ -41,8 +41,7 @@ pub fn segment_of(
             name.push(".limits");
             Ok(directory.join(name))
         }
-        (None, ..) => Err(Failure::new(
-            ExitCode::Usage,
+        (None, ..) => Err(Failure::usage(
             "it does not say where its segment is: add a path to it, or to the arguments the directory for those that \
              have none",
         )),

@@ -10,7 +10,7 @@ use shmlimit::snapshot::{SegmentReader, SegmentSnapshot};
 use shmlimit::{Error, OpenError, SegmentError};
 
 use crate::arguments::{Form, Report};
-use crate::diagnosis::quoted;
+use crate::diagnosis::{directories, quoted, regular_files};
 use crate::exit::{ExitCode, Failure};
 use crate::set_files::{sets_in, undeclared};
 use crate::state::State;
@@ -95,16 +95,11 @@ impl Listing {
             segments: Vec::new(),
             unexamined: 0,
         };
-        for entry in directory.read_dir().map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            // Opening a device or a pipe could have side effects. A file that is gone by now does not count.
-            match entry.file_type() {
-                Ok(kind) if kind.is_file() => {
-                    listing.add(&entry.path())?;
-                }
-                Ok(kind) if kind.is_dir() => listing.add_directory(&entry.path())?,
-                _ => {}
-            }
+        for (file, _) in regular_files(directory).map_err(failed)? {
+            listing.add(&file)?;
+        }
+        for (directory, _) in directories(directory).map_err(failed)? {
+            listing.add_directory(&directory)?;
         }
         if let Some(files) = sets_in(directory) {
             let undeclared = undeclared(&files);

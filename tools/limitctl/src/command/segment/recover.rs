@@ -37,11 +37,11 @@ impl Recover {
         let problem = recovery.report.sets.iter().any(is_still_broken);
         self.looking.form.print(&recovery)?;
         Ok(if locked {
-            ExitCode::Unavailable
+            ExitCode::UNAVAILABLE
         } else if problem {
-            ExitCode::Problem
+            ExitCode::PROBLEM
         } else {
-            ExitCode::Done
+            ExitCode::DONE
         })
     }
 

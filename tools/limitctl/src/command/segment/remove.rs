@@ -39,6 +39,6 @@ impl Remove {
         };
         self.trust.options().remove(&self.segment.path, removal)?;
         output::print(&format!("removed {}\n", human::path(&self.segment.path)))?;
-        Ok(ExitCode::Done)
+        Ok(ExitCode::DONE)
     }
 }

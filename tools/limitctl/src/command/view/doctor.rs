@@ -66,7 +66,7 @@ impl Doctor {
             Severity::Error
         };
         let is_ill = report.worst().is_some_and(|worst| worst >= counts);
-        Ok(if is_ill { ExitCode::Problem } else { ExitCode::Done })
+        Ok(if is_ill { ExitCode::PROBLEM } else { ExitCode::DONE })
     }
 }
 

@@ -71,6 +71,6 @@ impl Export {
             Some(file) => file_output::write(file, &text)?,
             None => output::print_bytes(text.as_bytes())?,
         }
-        problem.map_or(Ok(ExitCode::Done), Err)
+        problem.map_or(Ok(ExitCode::DONE), Err)
     }
 }

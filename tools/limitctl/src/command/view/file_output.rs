@@ -40,7 +40,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
         && let Some(what) = ours(path).map_err(|error| failed(&error))?
     {
         return Err(Failure::new(
-            ExitCode::CannotCreate,
+            ExitCode::CANNOT_CREATE,
             format!(
                 "{} is {what}, which is not written over: name another file",
                 human::path(path)

@@ -69,7 +69,7 @@ impl Serve {
         web::keep_looking(Arc::clone(&segments), self.every, self.keys, self.reveal);
         output::print(&format!("serving http://{bound}/\n"))?;
         web::serve(listener, segments).map_err(|error| Failure::of_system(&error, "cannot serve"))?;
-        Ok(ExitCode::Done)
+        Ok(ExitCode::DONE)
     }
 }
 

@@ -43,8 +43,7 @@ pub struct Top {
 impl Top {
     pub fn run(self) -> Result<ExitCode, Failure> {
         if !Session::is_possible() {
-            return Err(Failure::new(
-                ExitCode::Usage,
+            return Err(Failure::usage(
                 "top needs a terminal; `limitctl watch` prints lines instead",
             ));
         }
@@ -55,9 +54,9 @@ impl Top {
         // The session is over, and the terminal is restored.
         if let Some(signal) = signal {
             end_by(signal);
-            return Ok(ExitCode::Other(128 + signal as u8));
+            return Ok(ExitCode::of(128 + signal as u8));
         }
-        Ok(ExitCode::Done)
+        Ok(ExitCode::DONE)
     }
 }
 

@@ -79,7 +79,7 @@ impl Watch {
             }
             printed += 1;
         }
-        Ok(ExitCode::Done)
+        Ok(ExitCode::DONE)
     }
 }
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use cgroup::MemoryLimit;
 
-use crate::diagnosis::finding::{Finding, Severity};
+use crate::diagnosis::finding::Finding;
 
 /// The file that names the kernel's clock source.
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -62,16 +62,14 @@ impl Host {
     fn findings(&self) -> Option<Finding> {
         let version = version(&self.kernel)?;
         if version < NEEDED {
-            return Some(Finding::new(
-                Severity::Error,
+            return Some(Finding::error(
                 "kernel_too_old",
                 format!("the kernel is Linux {}", self.kernel),
                 "segments need Linux 4.14 or later",
             ));
         }
         (version < TELLS_OF_DEATHS).then(|| {
-            Finding::new(
-                Severity::Note,
+            Finding::note(
                 "deaths_are_polled",
                 format!("the kernel is Linux {}", self.kernel),
                 "before Linux 5.3 those who wait learn of a death by looking every 50 ms",
