@@ -23,9 +23,9 @@ from shmlimit._web.admission import Admission, AdmissionControl, Answer, give_ba
 from shmlimit._web.asgi_fields import encoded
 from shmlimit._web.client_address import ClientAddress
 from shmlimit._web.departure import ClientGone, Departures, Message, Receive
+from shmlimit._web.head import DescribedHead
 from shmlimit._web.keys import Header
 from shmlimit._web.options import with_options_of
-from shmlimit._web.refused_inside import Context
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -170,19 +170,10 @@ class LimitMiddleware:
             admission.release()
 
 
-class _ScopeHead:
+class _ScopeHead(DescribedHead[Scope]):
     """What the limits read from a scope."""
 
-    def __init__(self, scope: Scope) -> None:
-        self.request = scope
-
-    @property
-    def context(self) -> Context:
-        return self.request
-
-    @property
-    def method(self) -> str:
-        return str(self.request.get("method", ""))
+    METHOD = "method"
 
     @property
     def client_address(self) -> str | None:

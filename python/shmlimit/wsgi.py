@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from shmlimit import SetHandle
 from shmlimit._web.admission import Admission, AdmissionControl, Answer
 from shmlimit._web.client_address import ClientAddress
+from shmlimit._web.head import DescribedHead
 from shmlimit._web.keys import Header
 from shmlimit._web.options import with_options_of
-from shmlimit._web.refused_inside import Context
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -113,19 +113,10 @@ class _HeldBody:
             self._admission.release()
 
 
-class _EnvironmentHead:
+class _EnvironmentHead(DescribedHead[WSGIEnvironment]):
     """What the limits read from an environment."""
 
-    def __init__(self, environ: WSGIEnvironment) -> None:
-        self.request = environ
-
-    @property
-    def context(self) -> Context:
-        return self.request
-
-    @property
-    def method(self) -> str:
-        return str(self.request.get("REQUEST_METHOD", ""))
+    METHOD = "REQUEST_METHOD"
 
     @property
     def client_address(self) -> str | None:

@@ -1,11 +1,12 @@
 """What the limits read from a request."""
 
-from typing import Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from shmlimit._web.refused_inside import Context
 
 Request = TypeVar("Request")
 OfFramework = TypeVar("OfFramework", covariant=True)
+Described = TypeVar("Described", bound=Context)
 
 
 class Head(Protocol[OfFramework]):
@@ -29,6 +30,24 @@ class Head(Protocol[OfFramework]):
 
     def header_values(self, name: str) -> list[str]:
         """The values of a header, one for each line that the server keeps separate."""
+
+
+class DescribedHead(Generic[Described]):
+    """What the limits read from a request that is the mapping in which its server describes it."""
+
+    METHOD: ClassVar[str]
+    """The entry that has the method."""
+
+    def __init__(self, request: Described) -> None:
+        self.request = request
+
+    @property
+    def context(self) -> Context:
+        return self.request
+
+    @property
+    def method(self) -> str:
+        return str(self.request.get(self.METHOD, ""))
 
 
 def is_preflight(head: Head[OfFramework]) -> bool:
