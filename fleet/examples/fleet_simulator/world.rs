@@ -239,6 +239,7 @@ impl World {
             Event::StoreOut(is_out) => {
                 self.is_out = is_out;
                 self.was_out |= is_out;
+                self.dark = [0; 2];
             }
             Event::Suspend(host) => {
                 let asleep = SECOND / 2 + self.random.u64(..4 * SECOND);
