@@ -73,6 +73,7 @@ pub fn read_answer(value: &Value) -> Result<StoreAnswer, String> {
                 ceiling: number(9)?,
                 hosts: number(10)?,
                 quarantine: duration(11)?,
+                available: number(12)?,
             },
             kept: number(3)?,
             store_time: number(8)?,

@@ -159,11 +159,13 @@ impl Refresher {
             shared: Arc::clone(&shared),
         };
         work.look_for_store()?;
+        // Taken here, so that the caller's first request finds a process on duty, and waits for the store's answer.
+        let duty = work.fleet.try_take_duty()?;
         // Signals are for the program's own threads. Blocking them before the thread starts keeps them away from it.
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
         let thread = thread::Builder::new()
             .name("shmlimit-fleet".to_owned())
-            .spawn(move || work.run());
+            .spawn(move || work.run(duty));
         if let Ok(mask) = mask {
             let _ = mask.thread_set_mask();
         }
@@ -259,9 +261,13 @@ impl Work {
         Ok(())
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, mut duty: Option<Duty>) {
         while !self.shared.is_stopping() {
-            match self.fleet.wait_for_duty(SLICE) {
+            let taken = match duty.take() {
+                Some(duty) => Ok(Some(duty)),
+                None => self.fleet.wait_for_duty(SLICE),
+            };
+            match taken {
                 Ok(Some(duty)) => {
                     self.shared.duties.fetch_add(1, Ordering::Relaxed);
                     let is_denied = self.serve(&duty);

@@ -43,6 +43,7 @@ impl Limit {
                     length: nanos_from_duration(fleet.lease_length()).unwrap_or(u64::MAX),
                     outage: fleet.outage_policy(),
                     key: fleet.key_number(),
+                    cold_wait: nanos_from_duration(fleet.cold_wait_length()).unwrap_or(u64::MAX),
                     safe: SafeTerms {
                         units: declared.unwrap_or(capacity),
                         is_divided: declared.is_none(),

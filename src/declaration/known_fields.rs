@@ -109,6 +109,7 @@ mod tests {
             ("capacity", "in `limits` of a tier, or under `[[set.limit]]`"),
             ("algorithm", "under `[[set.limit]]`"),
             ("outage", "in `fleet` of a limit"),
+            ("cold_wait", "in `fleet` of a limit"),
             ("ipv4", "in `prefix` of a limit"),
             ("batch", "in `credit` of a limit"),
         ] {

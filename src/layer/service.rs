@@ -64,10 +64,12 @@ where
         let extracted = self.extractor.extract(&head);
         let request = Request::from_parts(head, body);
         let settings = &self.settings;
-        let decision = match (extracted, settings.wait) {
-            (Ok(None), _) => Decision::unlimited(),
-            (Ok(Some(demand)), None) => Decision::at_once(&demand, settings),
-            (Ok(Some(demand)), Some(longest)) => {
+        let decision = match extracted
+            .map(|demand| demand.map(|demand| (settings.wait.or_else(|| demand.cold_wait()), demand)))
+        {
+            Ok(None) => Decision::unlimited(),
+            Ok(Some((None, demand))) => Decision::at_once(&demand, settings),
+            Ok(Some((Some(longest), demand))) => {
                 let settings = settings.clone();
                 let shape = settings.shape.clone();
                 let decision = Box::pin(async move { Decision::in_queue(&demand, longest, &settings).await });
@@ -76,7 +78,7 @@ where
                 let ready = mem::replace(&mut self.inner, next);
                 return LimitFuture::waiting(decision, ready, request, shape);
             }
-            (Err(error), _) => Decision::not_extracted(error, settings),
+            Err(error) => Decision::not_extracted(error, settings),
         };
         LimitFuture::decided(decision, &mut self.inner, request, self.settings.shape.as_deref())
     }

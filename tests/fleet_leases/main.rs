@@ -1,6 +1,7 @@
 //! Limits that hosts share, with a store that keeps its promises and stands on the same clock: what each host may spend,
 //! and what all of them admit together.
 
+mod cold_wait;
 mod host;
 #[path = "../layout_mirror/mod.rs"]
 mod layout_mirror;
@@ -46,8 +47,8 @@ fn refuses_for_want_of_a_lease_until_the_store_has_granted_one() {
 fn says_why_nothing_is_leased() {
     for limit in [
         calls(100),
-        Limit::budget("calls", 100, MINUTE).fleet(FleetLease::new(KEY)),
-        Limit::concurrency("calls", 4).fleet(FleetLease::new(KEY)),
+        Limit::budget("calls", 100, MINUTE).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO)),
+        Limit::concurrency("calls", 4).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO)),
     ] {
         let host = Host::new(limit, &Store::default());
         let reason = |host: &Host| expect_refusal(host.scene.set().request().try_acquire()).reason();
@@ -68,6 +69,7 @@ fn says_why_nothing_is_leased() {
             ceiling: u64::MAX,
             hosts: 2,
             quarantine: Duration::ZERO,
+            available: 0,
         };
         host.duty.install(&asked, &nothing).expect("works");
         assert_eq!(reason(&host), RefusalReason::Lease);
@@ -155,7 +157,8 @@ fn each_outage_policy_does_what_it_says() {
         (Outage::Safe, true, true),
         (Outage::Open, true, true),
     ] {
-        let limit = Limit::calls("calls", 6000, MINUTE).fleet(FleetLease::new(KEY).outage(policy));
+        let limit = Limit::calls("calls", 6000, MINUTE)
+            .fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO).outage(policy));
         let host = Host::new(limit, &Store::default());
         host.ask();
         assert!(host.is_admitted(), "{policy}: what is leased is spent");
@@ -232,7 +235,7 @@ fn a_set_is_taken_as_a_whole_or_not_at_all() {
 fn unused_cost_comes_back_to_the_lease() {
     let tokens = Limit::rate("tokens", 60_000, MINUTE)
         .algorithm(Algorithm::TokenBucket)
-        .fleet(FleetLease::new(KEY));
+        .fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
     let host = Host::new(tokens, &Store::default());
     let set = host.scene.set();
     let request = set.request().with("tokens", 500).expect("a limit");
@@ -247,7 +250,8 @@ fn unused_cost_comes_back_to_the_lease() {
 
 #[test]
 fn a_budget_admits_while_a_unit_is_leased_and_reports_what_was_debited() {
-    let budget = Limit::budget("spend", 1000, Duration::from_secs(3600)).fleet(FleetLease::new(KEY));
+    let budget = Limit::budget("spend", 1000, Duration::from_secs(3600))
+        .fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
     let host = Host::new(budget, &Store::default());
     host.is_admitted();
     host.ask();
@@ -262,7 +266,7 @@ fn a_budget_admits_while_a_unit_is_leased_and_reports_what_was_debited() {
 
 #[test]
 fn places_without_a_lease_are_taken_back_the_youngest_first() {
-    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY));
+    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let mut permits = Vec::new();
@@ -288,7 +292,11 @@ fn places_without_a_lease_are_taken_back_the_youngest_first() {
     assert_eq!(host.scene.snapshot().active, 0);
 
     // The same, but for what is left: the youngest go.
-    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).outage(Outage::Safe));
+    let places = Limit::concurrency("places", 8).fleet(
+        FleetLease::new(KEY)
+            .cold_wait(Duration::ZERO)
+            .outage(Outage::Safe),
+    );
     let store = Store::default();
     let others = Host::new(places.clone(), &store);
     others.is_admitted();
@@ -301,6 +309,8 @@ fn places_without_a_lease_are_taken_back_the_youngest_first() {
         permits.extend(set.request().try_acquire().expect("a decision").into_result());
         host.scene.pass(Duration::from_millis(10));
     }
+    // Until the lease is to be renewed.
+    host.scene.pass(LEASE * 5 / 8);
     host.fail(StoreProblem::Unreachable);
     host.scene.pass(LEASE);
     host.fail(StoreProblem::Unreachable);
@@ -325,7 +335,7 @@ fn holding<'a>(host: &Host, set: &'a LimitSet, count: usize) -> Vec<Permit<'a>> 
 
 #[test]
 fn places_are_lost_with_their_lease_where_no_process_has_duty() {
-    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY));
+    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let permits = holding(&host, &set, 3);
@@ -352,7 +362,7 @@ fn places_are_lost_with_their_lease_where_no_process_has_duty() {
 
 #[test]
 fn places_that_were_lost_are_not_held_again_when_an_answer_comes_late() {
-    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY));
+    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let permits = holding(&host, &set, 3);
@@ -367,7 +377,11 @@ fn places_that_were_lost_are_not_held_again_when_an_answer_comes_late() {
 
 #[test]
 fn above_a_share_the_youngest_places_are_lost_where_no_process_looks() {
-    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).outage(Outage::Safe));
+    let places = Limit::concurrency("places", 8).fleet(
+        FleetLease::new(KEY)
+            .cold_wait(Duration::ZERO)
+            .outage(Outage::Safe),
+    );
     let store = Store::default();
     let other = Host::new(places.clone(), &store);
     other.is_admitted();
@@ -375,6 +389,8 @@ fn above_a_share_the_youngest_places_are_lost_where_no_process_looks() {
     let host = Host::new(places, &store);
     let set = host.scene.set();
     let permits = holding(&host, &set, 6);
+    // Until the lease is to be renewed.
+    host.scene.pass(LEASE * 5 / 8);
     host.fail(StoreProblem::Unreachable);
     host.scene.pass(LEASE);
     let lost: Vec<bool> = permits.iter().map(Permit::reclaimed).collect();
@@ -392,7 +408,7 @@ fn above_a_share_the_youngest_places_are_lost_where_no_process_looks() {
 
 #[test]
 fn places_of_many_holds_are_taken_back_in_batches() {
-    let places = Limit::concurrency("places", 300).fleet(FleetLease::new(KEY));
+    let places = Limit::concurrency("places", 300).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let permits = holding(&host, &set, 200);

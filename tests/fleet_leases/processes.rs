@@ -29,7 +29,7 @@ fn duty_passes_on_when_its_process_is_killed_and_nothing_is_admitted_twice() {
     in_own_process(test, TIMEOUT, |directory| {
         let limit = Limit::calls("calls", CAPACITY, WINDOW)
             .burst(1000)
-            .fleet(FleetLease::new(KEY));
+            .fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
         let declaration = declaring(SetDeclaration::new("api").add_limit(limit));
         let path = directory.join("limits");
         let segment = Segment::create(&path, &declaration).expect("a segment");
@@ -103,7 +103,9 @@ fn duty_passes_on_when_its_process_is_killed_and_nothing_is_admitted_twice() {
 fn duty_passes_on_when_its_process_is_stopped_and_its_answer_comes_too_late() {
     let test = "processes::duty_passes_on_when_its_process_is_stopped_and_its_answer_comes_too_late";
     in_own_process(test, TIMEOUT, |directory| {
-        let fleet = FleetLease::new(KEY).lease(Duration::from_secs(3600));
+        let fleet = FleetLease::new(KEY)
+            .lease(Duration::from_secs(3600))
+            .cold_wait(Duration::ZERO);
         let limit = Limit::calls("calls", CAPACITY, WINDOW).fleet(fleet);
         let declaration = declaring(SetDeclaration::new("api").add_limit(limit));
         let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
@@ -129,6 +131,7 @@ fn duty_passes_on_when_its_process_is_stopped_and_its_answer_comes_too_late() {
                 ceiling: u64::MAX,
                 hosts: 1,
                 quarantine: Duration::ZERO,
+                available: 0,
             };
             duty.report(&asked, StoreProblem::Unreachable, TIMEOUT)
                 .expect("works");
@@ -182,7 +185,9 @@ fn wherever_the_one_with_duty_is_killed_each_unit_is_reported_once() {
     let test = "processes::wherever_the_one_with_duty_is_killed_each_unit_is_reported_once";
     in_own_process(test, TIMEOUT, |directory| {
         // No window turns and no lease runs out, so that what the store counts can be compared to the unit.
-        let fleet = FleetLease::new(KEY).lease(Duration::from_secs(3600));
+        let fleet = FleetLease::new(KEY)
+            .lease(Duration::from_secs(3600))
+            .cold_wait(Duration::ZERO);
         let limit = Limit::calls("calls", 1_000_000, YEARS)
             .algorithm(Algorithm::FixedWindow)
             .fleet(fleet);

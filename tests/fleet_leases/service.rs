@@ -51,8 +51,8 @@ pub fn serve(listener: &UnixListener, template: &LeaseRequest) {
         // Where the one that asked is dead by now, it is asked again.
         let _ = writeln!(
             stream,
-            "{} {} {remaining} {} {} {drained_in}",
-            reply.sequence, reply.granted, reply.share, reply.grant_number
+            "{} {} {remaining} {} {} {drained_in} {}",
+            reply.sequence, reply.granted, reply.share, reply.grant_number, reply.available
         );
     }
 }
@@ -83,7 +83,16 @@ pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProb
         .split_whitespace()
         .filter_map(|word| word.parse().ok())
         .collect();
-    let [sequence, granted, remaining, share, grant_number, drained_in] = numbers[..] else {
+    let [
+        sequence,
+        granted,
+        remaining,
+        share,
+        grant_number,
+        drained_in,
+        available,
+    ] = numbers[..]
+    else {
         return Err(StoreProblem::Unreachable);
     };
     Ok(LeaseReply {
@@ -96,6 +105,7 @@ pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProb
         ceiling: u64::MAX,
         hosts: 1,
         quarantine: Duration::ZERO,
+        available,
     })
 }
 

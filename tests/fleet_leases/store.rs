@@ -130,6 +130,9 @@ impl Store {
                 }
                 _ => Duration::ZERO,
             },
+            available: burst(rule)
+                .saturating_sub(limit.used(rule))
+                .saturating_sub(limit.outstanding()),
         };
         if request.sequence < host.sequence {
             return Err(StoreProblem::Stale);

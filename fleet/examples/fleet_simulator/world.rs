@@ -101,7 +101,9 @@ impl World {
         let limit = limit.fleet(
             FleetLease::new("simulated/units")
                 .lease(Duration::from_micros(LEASE))
-                .outage(settings.policy),
+                .outage(settings.policy)
+                // Time passes between steps only.
+                .cold_wait(Duration::ZERO),
         );
         let set = SetDeclaration::new("api").waiters(1).add_limit(limit);
         let declaration = Declaration::new()

@@ -50,6 +50,7 @@ struct Host {
     ceiling: u64,
     /// The hosts of the last answer.
     hosts: u64,
+    left_for_all: u64,
 }
 
 /// The content of one limit's key.
@@ -97,6 +98,16 @@ struct Instant {
     now: u64,
     utc: u64,
     window_end: i64,
+}
+
+/// Leases end at multiples of this.
+fn slot(terms: &Terms) -> u64 {
+    (terms.lease / SLOTS).max(1)
+}
+
+/// After this, every lease that was granted until now is over.
+fn longest_lease(terms: &Terms) -> u64 {
+    terms.lease + 2 * slot(terms)
 }
 
 impl StoreModel {
@@ -157,7 +168,7 @@ impl Record {
         }
         if self.run != run {
             run.clone_into(&mut self.run);
-            self.quarantine = now + self.terms.lease;
+            self.quarantine = now + longest_lease(&self.terms);
             self.grants += LOST;
         }
         let mut at = Instant {
@@ -200,6 +211,7 @@ impl Record {
                 ceiling: host.ceiling,
                 hosts: host.hosts,
                 quarantine: Duration::from_micros(self.quarantine.saturating_sub(now)),
+                available: host.left_for_all,
             };
             let grant = Grant {
                 reply,
@@ -282,7 +294,7 @@ impl Record {
                 self.outstanding = 0;
                 self.slots.clear();
                 self.window = 0;
-                self.quarantine = self.quarantine.max(at.now + ruling.lease);
+                self.quarantine = self.quarantine.max(at.now + longest_lease(&ruling));
             }
             self.turn_window(at);
             return Ok(());
@@ -307,7 +319,7 @@ impl Record {
 
     fn newcomer(&mut self, request: &LeaseRequest, reported: Reported, now: u64) -> Host {
         if request.sequence > 1 && now - self.created < self.retention() && self.quarantine == 0 {
-            self.quarantine = now + self.terms.lease;
+            self.quarantine = now + longest_lease(&self.terms);
             self.grants += LOST;
             if self.terms.kind == Kind::Backlog {
                 self.drained = self.quarantine / self.terms.quantum;
@@ -504,6 +516,7 @@ impl Record {
             }
             Kind::Window => terms.burst.saturating_sub(self.level) / active,
         };
+        let left_for_all = if fair < MAX { 0 } else { available - granted };
         let expiry = self.expiry(total, at);
         self.add_to_slot(expiry, total);
         let (mut since, mut ceiling) = (0, MAX);
@@ -545,6 +558,7 @@ impl Record {
                 since,
                 ceiling,
                 hosts: active,
+                left_for_all,
             },
         );
         StoreAnswer::Granted(Grant {
@@ -558,6 +572,7 @@ impl Record {
                 ceiling,
                 hosts: active,
                 quarantine: Duration::from_micros(quarantined_for),
+                available: left_for_all,
             },
             kept,
             store_time: at.utc,
@@ -568,14 +583,12 @@ impl Record {
         if total == 0 {
             return at.now;
         }
-        let whole = at.now + self.terms.lease;
-        if self.terms.kind == Kind::Window {
-            let turns_in = u64::try_from(at.window_end - at.utc.cast_signed()).unwrap_or(0);
-            if at.now + turns_in < whole {
-                return at.now + turns_in;
-            }
+        let slot = slot(&self.terms);
+        let whole = (at.now + self.terms.lease + slot).next_multiple_of(slot);
+        if self.terms.kind != Kind::Window {
+            return whole;
         }
-        let step = (self.terms.lease / SLOTS).max(1);
-        (whole - whole % step).max(at.now + 1)
+        let turns_in = u64::try_from(at.window_end - at.utc.cast_signed()).unwrap_or(0);
+        whole.min(at.now + turns_in)
     }
 }

@@ -76,6 +76,12 @@ local function use_terms(terms)
 end
 use_terms(stored.terms or ARGV[5])
 
+-- Leases end at sixteenths of a lease, so that those close together end together. They last for that much longer than
+-- is declared, and are rounded up: a host that renews one every eighth always has nearly a whole one in hand.
+local function slot() return max(1, floor(lease / SLOTS)) end
+-- After this, every lease that was granted until now is over.
+local function longest_lease() return lease + 2 * slot() end
+
 -- The store's clock. If it is set back, time continues from where it was.
 local time = redis.call('TIME')
 local utc = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -94,7 +100,7 @@ local created = account.created or now
 local quarantine = number('quarantine')
 local grants = number('grants')
 if stored.run and stored.run ~= run then
-    quarantine = now + lease
+    quarantine = now + longest_lease()
     grants = grants + LOST
 end
 
@@ -183,7 +189,7 @@ if in_force.declared ~= ARGV[4] then
     local ruling = tonumber(in_force.version)
     local is_gone = outstanding <= 0 and now - seen > 4 * lease
     if version > ruling or is_gone then
-        local kind_before, period_before, lease_before = kind, period, lease
+        local kind_before, period_before, longest_before = kind, period, longest_lease()
         in_force = { version = ARGV[3], declared = ARGV[4], terms = ARGV[5] }
         use_terms(ARGV[5])
         wants, former, epoch_before, former_epoch, granted_all = {}, {}, 0, 0, 0
@@ -191,7 +197,7 @@ if in_force.declared ~= ARGV[4] then
         if kind ~= kind_before then
             -- Nothing that hosts had counts here: it begins anew.
             created, level, outstanding, slots, window = now, 0, 0, {}, 0
-            quarantine = max(quarantine, now + lease_before)
+            quarantine = max(quarantine, now + longest_before)
         else
             level = min(MAX, math.ceil(level / period_before) * period)
             -- Leases end with their window, so it does not go back where the wall clock does.
@@ -204,7 +210,8 @@ if in_force.declared ~= ARGV[4] then
 elseif version > tonumber(in_force.version) then
     in_force.version = ARGV[3]
 end
-local lease_end = now + lease
+local lease_end = now + lease + slot()
+lease_end = lease_end + (-lease_end) % slot()
 if kind == 'window' then lease_end = min(lease_end, now + max(0, window_end - utc)) end
 
 local function slot_add(expiry, added)
@@ -228,7 +235,7 @@ end
 -- The host: last sequence, outstanding, expiry, spent, written off, granted, kept, grant number, share, epoch,
 -- granted in the epoch, wanted in the epoch and in the one before, how much it adds to the wants, last seen,
 -- refunded, ungranted, since when it has had places, the most places that it may take,
--- the hosts of the last answer.
+-- the hosts of the last answer, left for all.
 local record = stored['host:' .. host] and numbers(stored['host:' .. host])
 if record and record[15] < created then record = nil end
 local retention = DAY + 16 * lease
@@ -238,7 +245,7 @@ if not record then
     -- The host has a history that this young key does not know: the store has lost what it acknowledged. It starts
     -- with nothing left, so that what was lost is not spent a second time.
     if sequence > 1 and now - created < retention and quarantine == 0 then
-        quarantine = now + lease
+        quarantine = now + longest_lease()
         grants = grants + LOST
         -- Until the end of the quarantine, all of it counts as used but for what is leased.
         if kind == 'backlog' then drained = floor(quarantine / quantum) end
@@ -300,7 +307,7 @@ end
 if sequence == last then
     save()
     return { 'granted', sequence, record[6], record[7], max(0, record[3] - now), record[9], record[8], drained_in(),
-        utc, record[19], record[20], quarantined_for }
+        utc, record[19], record[20], quarantined_for, record[21] or 0 }
 end
 
 -- Settle what the host reports.
@@ -473,17 +480,12 @@ elseif kind == 'backlog' then
 else
     share = floor(max(0, burst - level) / active)
 end
--- Expiry is rounded down to sixteenths of a lease, so that leases close together expire together.
+-- What is left for all hosts after this; nothing where they want more. Hosts that are idle keep none of that.
+local left_for_all = fair < MAX and 0 or available - granted
+expiry = now
 if total > 0 then
-    local step = max(1, floor(lease / SLOTS))
-    if lease_end == now + lease then
-        expiry = max(now + 1, lease_end - lease_end % step)
-    else
-        expiry = lease_end
-    end
+    expiry = lease_end
     slot_add(expiry, total)
-else
-    expiry = now
 end
 
 -- While others wait, a host takes no place anew above an even share. With fewer places than hosts, that is one place for
@@ -504,7 +506,7 @@ end
 
 record = {
     sequence, total, expiry, spent, off, granted, kept, grants, share, epoch, granted_before, most, most_before,
-    counted, now, refunded, ungranted, since, ceiling, active,
+    counted, now, refunded, ungranted, since, ceiling, active, left_for_all,
 }
 local written = { 'host:' .. host, line(record) }
 
@@ -523,5 +525,5 @@ end
 save(written)
 return {
     'granted', sequence, granted, kept, max(0, expiry - now), share, grants, drained_in(), utc, ceiling,
-    active, quarantined_for,
+    active, quarantined_for, left_for_all,
 }

@@ -38,13 +38,15 @@ impl Host {
         }
     }
 
+    /// Whether a unit can be taken. What is held is given back at once.
+    pub fn is_admitted(&self) -> bool {
+        let request = self.set.request().with("limit", 1).expect("declared");
+        request.try_acquire().expect("a decision").is_admitted()
+    }
+
     /// Takes units until one is refused, at most `most`. Returns how many were admitted.
     pub fn take_up_to(&self, most: u64) -> u64 {
-        let is_admitted = |_: &u64| {
-            let request = self.set.request().with("limit", 1).expect("declared");
-            request.check().expect("a decision").is_admitted()
-        };
-        (0..most).take_while(is_admitted).count() as u64
+        (0..most).take_while(|_| self.is_admitted()).count() as u64
     }
 
     pub fn lease(&self) -> LeaseSnapshot {

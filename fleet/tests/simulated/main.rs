@@ -4,3 +4,4 @@
 mod fleet;
 mod outages;
 mod places;
+mod quiet_hosts;

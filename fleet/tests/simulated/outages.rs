@@ -14,7 +14,10 @@ const LEASE: Duration = Duration::from_secs(2);
 const RATE: u64 = 1_000;
 
 fn rate(policy: Outage) -> Limit {
-    let lease = FleetLease::new("org/limit").lease(LEASE).outage(policy);
+    let lease = FleetLease::new("org/limit")
+        .lease(LEASE)
+        .outage(policy)
+        .cold_wait(Duration::ZERO);
     Limit::rate("limit", RATE, SECOND).burst(4 * RATE).fleet(lease)
 }
 

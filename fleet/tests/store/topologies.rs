@@ -252,7 +252,7 @@ fn follows_a_sentinel_to_the_new_primary() {
         match client.ask(&[next]) {
             Ok(answered) => match &answered[0] {
                 Ok(StoreAnswer::Granted(grant)) if !grant.reply.quarantine.is_zero() => {
-                    assert!(grant.reply.quarantine <= lease);
+                    assert!(grant.reply.quarantine <= lease * 9 / 8);
                     quarantined += 1;
                 }
                 Ok(StoreAnswer::Granted(grant)) => break grant.reply.granted,

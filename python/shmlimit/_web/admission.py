@@ -257,7 +257,7 @@ class AdmissionControl(Generic[Request]):
     async def decide_async(self, head: Head[Request]) -> Admission | Answer:
         """Asks the limits without blocking the event loop while it waits.
 
-        Asking itself takes about a microsecond and is done at once.
+        Asking itself takes about a microsecond and is done at once, unless it has to wait for the store of a fleet.
         """
         question = await self._question_async(head)
         while isinstance(question, _Question):
@@ -265,7 +265,9 @@ class AdmissionControl(Generic[Request]):
             key, costs, tier, overrides, deadline = question
             left = question.left()
             try:
-                if deadline is None or asked.limits._counts_networks:
+                if deadline is None and not asked.limits.keyed:
+                    left = asked.limits._cold_wait(costs, tier=tier, overrides=overrides) or None
+                if left is None or asked.limits._counts_networks:
                     decided = question.ask(asked.limits)
                 else:
                     limits = asked.limits

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyStringMethods};
 use pyo3::{Borrowed, intern};
-use shmlimit::Outcome;
+use shmlimit::{Outcome, Request};
 
 use crate::answers::check::Checked;
 use crate::answers::permit;
@@ -66,6 +66,15 @@ fn name_of_tier<'a>(given: &'a Given<'_, '_>) -> PyResult<Option<Cow<'a, str>>> 
     }
 }
 
+/// Asks at once. Other threads run while it waits for the store of a fleet, as it seldom does.
+#[inline]
+fn try_acquire<'s>(py: Python<'_>, request: &Request<'s>) -> PyResult<Outcome<'s>> {
+    if request.cold_wait().or_raise(py)?.is_zero() {
+        return request.try_acquire().or_raise(py);
+    }
+    py.detach(|| request.try_acquire()).or_raise(py)
+}
+
 struct TryAcquire;
 
 impl Method for TryAcquire {
@@ -103,7 +112,7 @@ Raises:
         let (py, limits) = (this.py(), this.get());
         if arguments.is_empty() {
             let handle = limits.of_set();
-            let outcome = limits.ask(py, |set| handle.request(set).try_acquire().or_raise(py))?;
+            let outcome = limits.ask(py, |set| try_acquire(py, &handle.request(set)))?;
             return permit::answer(py, outcome, false);
         }
         let parameters = [
@@ -121,9 +130,7 @@ Raises:
         let asked = asked(costs, &key, &tier, &own);
         let handle = limits.of_set();
         let outcome = limits.ask(py, |set| {
-            request::prepare(py, handle, set, asked)?
-                .try_acquire()
-                .or_raise(py)
+            try_acquire(py, &request::prepare(py, handle, set, asked)?)
         })?;
         permit::answer(py, outcome, heartbeat)
     }

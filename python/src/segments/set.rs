@@ -147,6 +147,26 @@ impl SetHandle {
         self.of_set().is_by_address
     }
 
+    /// For how many seconds a request would wait for the store of a fleet now: nearly always 0.
+    #[pyo3(signature = (costs=None, *, tier=None, overrides=None))]
+    fn _cold_wait(
+        &self,
+        py: Python<'_>,
+        costs: Object<'_, '_>,
+        tier: Option<PyBackedStr>,
+        overrides: Object<'_, '_>,
+    ) -> PyResult<f64> {
+        let asked = Asked {
+            costs: Costs::new(costs, None),
+            key: None,
+            tier: tier.as_deref(),
+            overrides,
+        };
+        let handle = self.of_set();
+        let request = request::prepare(py, handle, &handle.set, asked)?;
+        Ok(request.cold_wait().or_raise(py)?.as_secs_f64())
+    }
+
     /// The metadata that the set is declared with: region, endpoint, account.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -250,6 +250,7 @@ impl Duty {
                 code: NamedProblem::from(StoreProblem::Quarantine).code(),
                 remaining: nanos_from_duration(reply.quarantine).unwrap_or(u64::MAX),
             }),
+            available: reply.available,
         };
         Ok(self.engine().install_lease(&asked.lease, answer)?)
     }

@@ -192,4 +192,7 @@ pub struct LeaseReply {
     /// For how long the store grants nothing, because it may have lost something that it had acknowledged; zero if it has
     /// not. What is held stays leased, and the limit's outage policy applies to everything else.
     pub quarantine: Duration,
+    /// What the store has left for all hosts after this answer, or zero if they want more than there is. It decides
+    /// how much a host keeps in hand while it is idle.
+    pub available: u64,
 }

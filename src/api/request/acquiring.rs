@@ -12,7 +12,9 @@ use crate::engine::{Acquired, Decision, KeepWaiting};
 use crate::error::Error;
 
 impl<'a> Request<'a> {
-    /// Takes everything that the request names or nothing, and answers at once.
+    /// Takes everything that the request names or nothing, and answers at once. Only where nothing is leased yet of a
+    /// limit that hosts share, it waits for the store, 50 ms at most unless [declared
+    /// otherwise](crate::declare::FleetLease::cold_wait).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -60,6 +62,22 @@ impl<'a> Request<'a> {
         } else {
             Ok(Outcome::Refused(Refusal::of(set, decision, self.label_text())))
         }
+    }
+
+    /// For how long [`try_acquire`](Self::try_acquire) and [`check`](Self::check) would wait for the store of a fleet
+    /// now: zero, unless a limit that [hosts share](crate::Limit::fleet) has nothing leased yet. Code that must not
+    /// block awaits [`acquire_async`](Self::acquire_async) with this timeout instead.
+    ///
+    /// # Errors
+    ///
+    /// See [`try_acquire`](Self::try_acquire).
+    pub fn cold_wait(&self) -> Result<Duration, Error> {
+        // Networks have keys, and hosts share no limits by key.
+        let Some(target) = self.rows() else {
+            return Ok(Duration::ZERO);
+        };
+        let nanos = self.set.shared().engine.cold_wait(target, self.costs()?)?;
+        Ok(Duration::from_nanos(nanos))
     }
 
     /// Like [`try_acquire`](Self::try_acquire), with the refusal as an error, so that `?` returns it.

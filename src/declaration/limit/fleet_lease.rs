@@ -23,10 +23,14 @@ pub struct FleetLease {
     pub(super) outage: Option<Outage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) safe: Option<SafeShare>,
+    pub(in crate::declaration) cold_wait: Option<Window>,
 }
 
 /// The default length of leases.
 const LEASE: Duration = Duration::from_secs(2);
+
+/// The default of how long a request waits for the store's answer.
+const COLD_WAIT: Duration = Duration::from_millis(50);
 
 impl FleetLease {
     /// Shares a limit under a key of the store, 1 to 200 bytes, such as `"org/openai/tokens"`. All hosts that use the
@@ -37,6 +41,7 @@ impl FleetLease {
             lease: None,
             outage: None,
             safe: None,
+            cold_wait: None,
         }
     }
 
@@ -67,6 +72,15 @@ impl FleetLease {
         self
     }
 
+    /// How long a request waits for the store where nothing that would do is leased and the store has not said that
+    /// nothing is left: 50 ms by default, at most 10 s, and 0 refuses at once. Such is the first request of a host, or
+    /// the first after more than a minute. It ends with the store's answer. Nothing waits while the store is out, nor
+    /// without a process that asks it.
+    pub fn cold_wait(mut self, cold_wait: Duration) -> Self {
+        self.cold_wait = Some(Window::Span(cold_wait));
+        self
+    }
+
     /// The key in the store.
     pub fn key(&self) -> &str {
         &self.key
@@ -77,6 +91,14 @@ impl FleetLease {
         match self.lease {
             Some(Window::Span(length)) => length,
             _ => LEASE,
+        }
+    }
+
+    /// How long a request waits for the store where nothing that would do is leased.
+    pub fn cold_wait_length(&self) -> Duration {
+        match self.cold_wait {
+            Some(Window::Span(length)) => length,
+            _ => COLD_WAIT,
         }
     }
 
@@ -99,6 +121,7 @@ impl FleetLease {
             lease: Some(self.lease.unwrap_or(Window::Span(LEASE))),
             outage: Some(self.outage_policy()),
             safe: self.safe.as_ref().map(SafeShare::canonical),
+            cold_wait: Some(self.cold_wait.unwrap_or(Window::Span(COLD_WAIT))),
         }
     }
 }

@@ -48,9 +48,12 @@ impl SegmentEngine {
         if self.spend(target, costs, decision)? {
             return Ok(Answer::Admitted);
         }
-        let answer = self.decide_inline(target, costs, decision, Attempt::First)?;
+        let mut answer = self.decide_inline(target, costs, decision, Attempt::First)?;
         if matches!(answer, Answer::Admitted | Answer::Refused) {
             return Ok(answer);
+        }
+        if answer == Answer::AwaitsLease {
+            answer = self.await_lease(target, costs, decision)?;
         }
         let shard = target.shard();
         let admitted = self.conclude(shard, answer, decision, |decision| {
@@ -90,12 +93,14 @@ impl SegmentEngine {
     ) -> Result<bool, Box<Error>> {
         if answer == Answer::RetryAfterReclaim {
             self.reclaim_if_due(shard, LockWait::Timeout)?;
+        }
+        if matches!(answer, Answer::RetryAfterReclaim | Answer::AwaitsLease) {
             answer = decide(decision)?;
         }
         match answer {
             Answer::Admitted => Ok(true),
             Answer::Impossible => Err(shard.never_admissible(decision.impossible())),
-            Answer::Refused | Answer::RetryAfterReclaim | Answer::MustWait => Ok(false),
+            Answer::Refused | Answer::RetryAfterReclaim | Answer::MustWait | Answer::AwaitsLease => Ok(false),
         }
     }
 

@@ -14,6 +14,8 @@ pub(in crate::engine) enum Answer {
     Impossible,
     /// It would be a refusal, but the request can wait. Not counted.
     MustWait,
+    /// It would be a refusal for want of a lease, but the store is about to answer. Not counted.
+    AwaitsLease,
 }
 
 /// What to do with a request that the limits do not admit.

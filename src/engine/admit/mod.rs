@@ -3,6 +3,7 @@
 pub(super) mod acquire;
 pub(super) mod ahead;
 pub(super) mod attempt;
+pub(super) mod await_lease;
 pub(super) mod charge;
 pub(super) mod check;
 pub(super) mod network;

@@ -241,6 +241,10 @@ impl LockedShard<'_> {
         }
         if self.shard.set.has_lease_room {
             self.note_unmet(rows.first(), costs);
+            let is_first = attempt == Attempt::First && matches!(cause, Cause::Limits);
+            if is_first && self.engine.cold_wait_at(self.at, rows.first(), costs) > 0 {
+                return Ok(Answer::AwaitsLease);
+            }
         }
         if let Some(answer) = self.not_yet_refused(costs, cause, decision, attempt) {
             return Ok(answer);

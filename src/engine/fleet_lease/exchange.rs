@@ -13,6 +13,7 @@ use crate::limit::{Answer, Ask, Now, Problem};
 use crate::shm::layout::records::Header;
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
+use crate::shm::wake::futex;
 
 /// The position of a limit that hosts share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,6 +212,11 @@ impl SegmentEngine {
         shard.commit(&mut transaction)?;
         // The change stands, whatever is wrong with the queue; the next operation reports that.
         let _ = locked.serve_every_queue();
+        drop(locked);
+        if let Some(words) = self.duty_words() {
+            futex::bump(words.answered());
+            futex::wake_all(words.answered());
+        }
         Ok(())
     }
 }

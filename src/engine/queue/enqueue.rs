@@ -59,7 +59,7 @@ impl SegmentEngine {
             Answer::RetryAfterReclaim => {
                 self.reclaim_if_due(shard, LockWait::Timeout)?;
             }
-            Answer::MustWait => {}
+            Answer::MustWait | Answer::AwaitsLease => {}
         }
         let mut start = self.take_ticket(target, costs, decision, how, Attempt::First)?;
         if start.is_none() {

@@ -378,6 +378,11 @@ impl LimitRules {
             .is_some_and(|leased| leased.note_unmet(&mut state, cost))
     }
 
+    /// For how many nanoseconds a request that is refused while a lease is pending waits for the store's answer.
+    pub(in crate::engine) fn cold_wait(&self) -> u64 {
+        self.leased().map_or(0, Leased::cold_wait)
+    }
+
     /// When the next request for a lease is due, on the segment clock.
     pub(in crate::engine) fn lease_due_at(&self, row: Row<'_>, now: Now) -> Option<u64> {
         self.leased()?.due_at(&StateWords::reading(self.state(row)), now)

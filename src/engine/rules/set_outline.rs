@@ -26,7 +26,7 @@ pub(crate) struct SetOutline {
     has_tiers: bool,
     has_overrides: bool,
     /// Whether any limit has room for a lease, even if hosts do not share it now.
-    pub(in crate::engine) has_lease_room: bool,
+    pub(crate) has_lease_room: bool,
     /// How much a decision may note besides what it says of each limit.
     pub(crate) notes_beside: usize,
 }

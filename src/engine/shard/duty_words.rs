@@ -57,6 +57,11 @@ impl DutyWords {
         self.word(LeaseWord::DutyFree)
     }
 
+    /// The futex on which requests sleep that wait for an answer of the store.
+    pub(in crate::engine) fn answered(&self) -> &AtomicU64 {
+        self.word(LeaseWord::Answered)
+    }
+
     /// From when on duty may be taken from a live owner, on the segment clock.
     pub(in crate::engine) fn duty_until(&self) -> &AtomicU64 {
         self.word(LeaseWord::DutyUntil)

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use smallvec::SmallVec;
@@ -316,6 +317,15 @@ impl Demand {
 
     pub(in crate::layer) fn request(&self) -> Request<'_> {
         Request::of(&self.set, self.wanted.clone())
+    }
+
+    /// For how long the request would wait for the store of a fleet now; `None` if it would not wait, as nearly
+    /// always.
+    pub(in crate::layer) fn cold_wait(&self) -> Option<Duration> {
+        if !self.set.engine_set().has_lease_room {
+            return None;
+        }
+        self.request().cold_wait().ok().filter(|wait| !wait.is_zero())
     }
 
     fn change(self, change: impl FnOnce(&mut Request<'_>) -> Result<(), Error>) -> Result<Self, Error> {

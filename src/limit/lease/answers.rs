@@ -1,6 +1,7 @@
 //! What happens when the store answers, or does not.
 
 use super::Leased;
+use super::pacing::JITTER;
 use super::record::LeaseWord;
 use crate::limit::{Now, State, StateMut};
 
@@ -15,6 +16,8 @@ pub(crate) struct Answer {
     pub(crate) grant_number: u64,
     /// In nanoseconds from before the attempt was sent.
     pub(crate) drained_in: u64,
+    /// What the store has left for all hosts; zero if they want more than that.
+    pub(crate) available: u64,
     /// The most places that may be taken anew.
     pub(crate) ceiling: u64,
     /// How many hosts want something of the limit.
@@ -113,18 +116,23 @@ impl Leased {
         let drained_at = attempt_at.saturating_add(by_slow_clock(answer.drained_in));
         self.put(state, LeaseWord::DrainedAt, drained_at);
         self.put(state, LeaseWord::Short, u64::from(granted < wanted));
+        self.put(state, LeaseWord::Available, answer.available);
+        let pace = self.pace();
         let retry_at = match answer.quarantine {
             // What is leased is renewed before it is over.
             Some(quarantine) => {
                 let over_at = now.monotonic.saturating_add(quarantine.remaining);
-                let renewed_at = until.saturating_sub(self.pause());
+                let renewed_at = until.saturating_sub(pace);
                 if renewed_at > now.monotonic {
                     over_at.min(renewed_at)
                 } else {
                     over_at
                 }
             }
-            None if granted < wanted || self.is_out(state, now) => now.monotonic.saturating_add(self.pause()),
+            None if granted < wanted || self.is_out(state, now) => now
+                .monotonic
+                .saturating_add(pace)
+                .saturating_add(self.jitter(state, pace / JITTER)),
             None => 0,
         };
         self.put(state, LeaseWord::RetryAt, retry_at);

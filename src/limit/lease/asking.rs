@@ -3,7 +3,7 @@
 use super::record::LeaseWord;
 use super::{Leased, Units};
 use crate::limit::{Now, State, StateMut};
-use crate::units::{NANOS_PER_SECOND, saturate};
+use crate::units::saturate;
 
 /// A host's request to the store. It stays the same until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,17 +20,17 @@ pub(crate) struct Ask {
     pub(crate) grant_number: u64,
 }
 
-/// A lease is renewed when one part in this many of it is left.
-const RENEWED_BEFORE: u64 = 4;
-
-/// After the store had less than was wanted, the host pauses for one part in this many of a lease.
-const PAUSE: u64 = 8;
-
 /// The first request asks for one part in this many of the largest target, since nothing is known of the use yet.
 const FIRST_PART: u64 = 16;
 
-/// Use is measured over at least this many nanoseconds: a momentary burst is not a rate.
-const MIN_MEASURED: u64 = 10_000_000;
+/// Use is measured over at least one part in this many of a lease: a momentary burst is not a rate.
+const MEASURED_PART: u64 = 32;
+
+/// Use, or a time, with a quarter more: a lease is renewed after a part of it, and what is left of it then has to do
+/// for the rest.
+pub(super) const fn with_margin(amount: u64) -> u64 {
+    amount.saturating_add(amount / 4)
+}
 
 impl Leased {
     /// If the lease is over, records that.
@@ -75,12 +75,9 @@ impl Leased {
         }
         let valid_until = self.get(state, LeaseWord::ValidUntil);
         let is_leased = valid_until > now.monotonic;
-        let renewed_at = valid_until
-            .saturating_sub(self.length() / RENEWED_BEFORE)
-            .max(retry_at);
         if self.get(state, LeaseWord::Draining) != 0 {
             if self.is_held() && self.left(state) == 0 {
-                return is_leased.then_some(renewed_at);
+                return is_leased.then(|| self.renewed_at(state).max(retry_at));
             }
             return (is_leased || self.is_unreported(state)).then_some(retry_at);
         }
@@ -96,27 +93,38 @@ impl Leased {
         } else {
             0
         };
-        let is_held_without = self.is_held() && self.in_use(state) > places;
-        if is_wanted || is_held_without {
-            return Some(retry_at);
+        if is_wanted || self.in_use(state) > places {
+            return Some(self.paced(state, true).max(retry_at));
         }
         if is_leased && self.is_held() && places > self.get(state, LeaseWord::Ceiling) {
             // Others wait for places that are released meanwhile.
-            let looked_at = self
-                .get(state, LeaseWord::AnsweredAt)
-                .saturating_add(self.pause());
-            return Some(looked_at.max(retry_at).min(renewed_at));
+            let looked_at = self.get(state, LeaseWord::AnsweredAt).saturating_add(self.pace());
+            return Some(looked_at.max(self.paced(state, false)).max(retry_at));
         }
-        if is_leased {
-            return Some(renewed_at);
+        let due = self.renewed_without_want(state, now)?;
+        Some(due.max(self.paced(state, false)).max(retry_at))
+    }
+
+    /// When a host that has what it wants at present asks again.
+    fn renewed_without_want(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
+        let is_used = self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::AskedSpent)
+            || self.in_use(state) > 0;
+        let floor = self.floor(state, now);
+        let valid_until = self.get(state, LeaseWord::ValidUntil);
+        if valid_until > now.monotonic {
+            let left = self.left(state);
+            if is_used || left > floor {
+                // What was spent is reported, and what is kept in vain is given back.
+                return Some(self.refreshed_at(state));
+            }
+            return (left > 0).then(|| self.renewed_at(state));
         }
-        // Units were spent since the last request, and no lease is left for what may follow.
-        if self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::AskedSpent) {
-            return Some(retry_at);
+        // No lease is left for what may follow. Where a window ended it, it ended that of all hosts.
+        if is_used || floor > 0 {
+            return Some(valid_until.saturating_add(self.jitter(state, self.pace())));
         }
         let refunded = self.get(state, LeaseWord::Refunded) != self.get(state, LeaseWord::AskedRefunded);
-        let reported_by = self.get(state, LeaseWord::AskedAt).saturating_add(self.length());
-        refunded.then(|| reported_by.max(retry_at))
+        refunded.then(|| self.get(state, LeaseWord::AskedAt).saturating_add(self.length()))
     }
 
     /// Whether the unanswered request claims units that the host no longer holds, because their lease is over. The
@@ -155,6 +163,11 @@ impl Leased {
 
     fn keep_request(&self, state: &mut (impl StateMut + ?Sized), now: Now) {
         let spent = self.get(state, LeaseWord::Spent);
+        let unmet = self.get(state, LeaseWord::Unmet);
+        if spent != self.get(state, LeaseWord::AskedSpent) || unmet > 0 || self.in_use(state) > 0 {
+            self.note_use(state, now);
+            self.note_cost(state, unmet);
+        }
         let desired = self.desired(state, now);
         // Units that the host has granted itself are not outstanding in the store.
         let is_granted = self.get(state, LeaseWord::SelfGranted) == 0 && self.is_valid(state, now);
@@ -186,22 +199,24 @@ impl Leased {
         ] {
             self.put(state, word, value);
         }
+        self.pace_on(state, now);
         self.add(state, LeaseWord::Requests, 1);
     }
 
-    /// How much the host would like to have: about one second's worth of its use, twice as much each time it ran
-    /// short, and at least what a single request could not get.
+    /// How much the host would like to have: what it uses while a lease lasts, and a margin; twice as much each time
+    /// it ran short; at least what a single request could not get; and its floor.
     fn desired(&self, state: &mut (impl StateMut + ?Sized), now: Now) -> u64 {
         let is_draining = self.get(state, LeaseWord::Draining) != 0;
         let unmet = self.get(state, LeaseWord::Unmet);
+        let floor = self.floor(state, now);
         if self.is_held() {
             let in_use = self.in_use(state);
             if is_draining {
                 return in_use;
             }
             let spare = match (unmet, in_use) {
-                (0, 0) => 0,
-                _ => unmet.max(in_use / 8 + 1),
+                (0, 0) => floor,
+                _ => unmet.max(in_use / 8 + 1).max(floor),
             };
             return in_use.saturating_add(spare).min(self.capacity);
         }
@@ -215,25 +230,31 @@ impl Leased {
         let measured = now
             .monotonic
             .saturating_sub(self.get(state, LeaseWord::AskedAt))
-            .max(MIN_MEASURED);
-        let per_second = saturate(u128::from(used) * u128::from(NANOS_PER_SECOND) / u128::from(measured));
-        let is_first = self.get(state, LeaseWord::Sequence) == 0;
-        let is_short = is_first || unmet > 0 || (used > 0 && self.left(state) == 0);
-        let target = if is_short {
-            per_second
-                .max(target.saturating_mul(2))
-                .max(self.max_target() / FIRST_PART)
-                .max(1)
+            .max(self.length() / MEASURED_PART)
+            .max(1);
+        let of_a_lease = u128::from(used) * u128::from(with_margin(self.length())) / u128::from(measured);
+        let of_a_lease = saturate(of_a_lease);
+        let first = self.max_target() / FIRST_PART;
+        let target = if self.get(state, LeaseWord::Sequence) == 0 {
+            first.max(1)
+        } else if unmet > 0 {
+            of_a_lease.max(target.saturating_mul(2)).max(first).max(1)
         } else if used > 0 {
-            per_second.max(target / 4 * 3)
+            of_a_lease.max(target / 4 * 3)
+        } else if self.get(state, LeaseWord::Available) == 0 {
+            // Others want what is idle here.
+            0
         } else {
-            // Not straight to zero: the next request after a pause should find something.
+            // Not straight to zero: use that pauses for a moment is not over.
             target / 2
         };
-        let target = target.min(self.max_target());
+        // Use that exceeds the rate is what a burst is for, and half of what all hosts have left of it can be had.
+        let most = self.max_target().max(self.get(state, LeaseWord::Available) / 2);
+        let target = target.min(most);
         self.put(state, LeaseWord::Target, target);
         // For a budget, one unit is enough to admit.
-        target.max(unmet).max(u64::from(used > 0)).min(self.capacity)
+        let least = floor.max(unmet).max(u64::from(used > 0));
+        target.max(least).min(self.capacity)
     }
 
     /// Starts or stops draining. While draining, the next request gives everything back, and nothing is asked for any
@@ -246,10 +267,5 @@ impl Leased {
             let allowance = self.get(state, LeaseWord::Allowance);
             self.put(state, LeaseWord::Allowance, used.min(allowance));
         }
-    }
-
-    /// How long the host pauses after the store had less than was wanted, in nanoseconds.
-    pub(super) fn pause(&self) -> u64 {
-        self.length() / PAUSE
     }
 }

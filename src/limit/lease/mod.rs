@@ -2,7 +2,7 @@
 //!
 //! The store applies the limit's own rule, for all hosts together. This module keeps what the store has granted: so
 //! many units, valid until some instant. Nothing here knows a store; [`asking`] says what to ask it, and [`answers`]
-//! what its answers change.
+//! what its answers change; [`floor`] what an idle host keeps, and [`pacing`] how often it asks.
 //!
 //! State: the words of the rule that decides when the limit is not shared (a concurrency limit uses only its units in
 //! use), followed by the [record](LeaseWord).
@@ -11,8 +11,10 @@ mod answers;
 mod asking;
 #[cfg(test)]
 mod document_tests;
+mod floor;
 mod lease_state;
 mod outage;
+mod pacing;
 mod record;
 
 pub(crate) use answers::{Answer, Installed, Problem, Quarantine};
@@ -21,6 +23,7 @@ pub(crate) use lease_state::LeaseState;
 pub(crate) use outage::SafeTerms;
 pub(crate) use record::{LEASE_WORDS, LeaseWord};
 
+use asking::with_margin;
 use record::{get, put};
 
 use super::{
@@ -28,7 +31,7 @@ use super::{
     State, StateMut,
 };
 use crate::choices::Outage;
-use crate::units::{NANOS_PER_SECOND, UnitPrice};
+use crate::units::UnitPrice;
 
 /// How units are used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +64,8 @@ pub(crate) struct Leased {
     outage: Outage,
     /// Which key of the store this is: another key is another limit.
     key: u32,
+    /// How long a request waits for the store's answer where too little is leased, in microseconds.
+    cold_micros: u32,
     safe: SafeTerms,
 }
 
@@ -75,11 +80,13 @@ pub(crate) struct LeaseTerms {
     pub(crate) key: u32,
     /// What the policy `Safe` goes on with.
     pub(crate) safe: SafeTerms,
+    /// How long a request waits for the store's answer where too little is leased, in nanoseconds.
+    pub(crate) cold_wait: u64,
 }
 
 /// One host leases at most one part in this many of a window at once, because that much may be left unused when the
-/// window ends.
-const WINDOW_PARTS: u64 = 50;
+/// window ends. The store hands out less when little is left.
+const WINDOW_PARTS: u64 = 4;
 
 /// Set in a mark's first number: the lease is nearly spent, and the host has not asked again yet.
 const IS_LOW: u64 = 1 << 63;
@@ -147,6 +154,7 @@ impl Leased {
             outage: terms.outage,
             key: terms.key,
             safe: terms.safe,
+            cold_micros: u32::try_from(terms.cold_wait / 1000).unwrap_or(u32::MAX),
         })
     }
 
@@ -159,13 +167,15 @@ impl Leased {
         usize::from(self.local_words)
     }
 
-    /// The most to ask for beyond what a single request needs: one second's worth, if units come back evenly.
+    /// The most to ask for beyond what a single request needs: what comes back while a lease lasts, and a margin, if
+    /// units come back evenly.
     fn max_target(&self) -> u64 {
         let max = match self.units {
             Units::Held => self.capacity,
             Units::Spent | Units::Refunded => {
-                let per_second = self.price.whole_units(self.price.scaled_nanos(NANOS_PER_SECOND));
-                per_second.min(self.capacity)
+                let nanos = with_margin(self.length());
+                let of_a_lease = self.price.whole_units(self.price.scaled_nanos(nanos));
+                of_a_lease.min(self.capacity)
             }
             Units::Counted | Units::Debited => self.capacity / WINDOW_PARTS,
         };
@@ -175,6 +185,12 @@ impl Leased {
     /// Whether a rule with these units and this many words decides the limit when it is not shared.
     pub(super) fn is_leased_from(&self, units: Units, words: usize) -> bool {
         self.local_words() == words && self.is_held() == (units == Units::Held)
+    }
+
+    /// How long it takes to replenish everything, in nanoseconds; `None` if units do not come back evenly.
+    fn replenished_in(&self) -> Option<u64> {
+        let comes_back = matches!(self.units, Units::Spent | Units::Refunded);
+        comes_back.then(|| self.price.nanos_to_cover(self.price.scaled_cost(self.capacity)))
     }
 
     fn is_held(&self) -> bool {
@@ -306,6 +322,7 @@ impl Leased {
         let left = allowance.saturating_sub(spent).checked_sub(cost)?;
         if cost > 0 {
             state.store(first + LeaseWord::Spent as usize, spent.saturating_add(cost));
+            self.note_cost(state, cost);
         }
         Some(self.mark_of(state, now, Spendable::Units(left)))
     }
@@ -502,7 +519,10 @@ impl RuleOperations for Leased {
         if cost == 0 {
             return;
         }
+        self.note_cost(state, cost);
         if self.is_held() {
+            // Places that come back before the host asks leave no other trace of their use.
+            self.note_use(state, now);
             state.store(0, state.load(0).saturating_add(cost));
             return;
         }

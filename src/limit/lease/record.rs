@@ -97,6 +97,16 @@ lease_words! {
     Hosts = "hosts",
     /// Not zero: the latest answer granted less than was wanted.
     Short = "short",
+    /// The largest cost that was charged or asked for since the minute began in which the limit was last used.
+    Largest = "largest",
+    /// The same of the minute of use before that.
+    LargestBefore = "largest_before",
+    /// When the limit was last used, as far as is known, on the segment clock; zero if it never was.
+    UsedAt = "used_at",
+    /// What the store had left for all hosts after its last answer; zero if they wanted more than that.
+    Available = "available",
+    /// What paces the requests, on the segment clock: each moves it on by one pace.
+    PacedUntil = "paced_until",
     /// First record of a segment only: the process that asks the store, as an owner word.
     Duty = "duty",
     /// First record only: a futex, advanced when a request may be due.
@@ -109,6 +119,8 @@ lease_words! {
     DutyUntil = "duty_until",
     /// First record only: how often duty was taken.
     DutyTaken = "duty_taken",
+    /// First record only: a futex, advanced when an answer of the store was put into force, or did not come.
+    Answered = "answered",
 }
 
 pub(crate) const LEASE_WORDS: usize = LeaseWord::ALL.len();
@@ -117,7 +129,7 @@ impl LeaseWord {
     /// The words that mean nothing under another key of the store. The sequence number stays, so that an answer to an
     /// earlier request is not taken for one to a new request. `Unmet` stays because those requests still want the
     /// units.
-    pub(super) const OF_ONE_KEY: [Self; 32] = [
+    pub(super) const OF_ONE_KEY: [Self; 37] = [
         Self::Spent,
         Self::Allowance,
         Self::ValidUntil,
@@ -150,6 +162,11 @@ impl LeaseWord {
         Self::Ceiling,
         Self::Hosts,
         Self::Short,
+        Self::Largest,
+        Self::LargestBefore,
+        Self::UsedAt,
+        Self::Available,
+        Self::PacedUntil,
     ];
 }
 

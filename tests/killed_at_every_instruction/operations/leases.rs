@@ -31,7 +31,11 @@ pub const SEQUENCE: u64 = 2;
 fn shared() -> SetDeclaration {
     // So slow that what is wanted depends on what was refused, and not on how long the run takes.
     let limit = Limit::calls("requests", 1_000, YEAR);
-    let limit = limit.fleet(FleetLease::new("org/requests").lease(LEASE));
+    let limit = limit.fleet(
+        FleetLease::new("org/requests")
+            .lease(LEASE)
+            .cold_wait(Duration::ZERO),
+    );
     SetDeclaration::new(SET).waiters(2).add_limit(limit)
 }
 
@@ -48,6 +52,7 @@ pub fn answer(request: &LeaseRequest) -> LeaseReply {
         ceiling: u64::MAX,
         hosts: 1,
         quarantine: Duration::ZERO,
+        available: 0,
     }
 }
 
@@ -99,7 +104,11 @@ fn ask_and_bring_into_force(victim: &Victim) {
 }
 
 fn shared_places() -> SetDeclaration {
-    let limit = Limit::concurrency("places", PLACES).fleet(FleetLease::new("org/places").lease(LEASE));
+    let limit = Limit::concurrency("places", PLACES).fleet(
+        FleetLease::new("org/places")
+            .lease(LEASE)
+            .cold_wait(Duration::ZERO),
+    );
     SetDeclaration::new(SET)
         .waiters(2)
         .holds(PLACES as u32)

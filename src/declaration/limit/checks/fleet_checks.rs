@@ -14,6 +14,7 @@ use crate::units::NANOS_PER_SECOND;
 const MAX_KEY_BYTES: usize = 200;
 const MIN_LEASE: Duration = Duration::from_millis(100);
 const MAX_LEASE: Duration = Duration::from_secs(3600);
+const MAX_COLD_WAIT: Duration = Duration::from_secs(10);
 
 impl Limit {
     /// Whether hosts can share a limit of this kind and algorithm, in a set that is not keyed.
@@ -105,6 +106,15 @@ impl Limit {
                     "is no length for a lease: choose from \"100ms\" to \"1h\"",
                 ));
             }
+        }
+        if let Some(length) = fleet.cold_wait
+            && !matches!(length, Window::Span(length) if length <= MAX_COLD_WAIT)
+        {
+            return Err(place.value(
+                "fleet / cold_wait",
+                length,
+                "is too long to wait for a store: choose from \"0s\" to \"10s\"",
+            ));
         }
         let Some(safe) = &fleet.safe else {
             return Ok(());

@@ -396,7 +396,7 @@ fn is_found(mistake: Mistake, bounds: Bounds) {
 
 #[test]
 fn two_hosts_admit_what_one_limit_would() {
-    nothing_is_wrong(&Bounds::new(2, 3), 90_000);
+    nothing_is_wrong(&Bounds::new(2, 3), 40_000);
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn a_process_may_die_between_asking_and_installing() {
             deaths: 1,
             ..Bounds::new(2, 2)
         },
-        75_000,
+        30_000,
     );
 }
 
@@ -428,7 +428,7 @@ fn requests_and_answers_may_be_lost() {
             losses: 1,
             ..Bounds::new(2, 2)
         },
-        75_000,
+        30_000,
     );
 }
 

@@ -35,10 +35,15 @@ pub(super) fn backlog(capacity: u64, burst: u64) -> Rule {
 }
 
 pub(super) fn leased(rule: &Rule, outage: Outage) -> Rule {
+    leased_for(LEASE, rule, outage)
+}
+
+pub(super) fn leased_for(length: u64, rule: &Rule, outage: Outage) -> Rule {
     let terms = LeaseTerms {
-        length: LEASE,
+        length,
         outage,
         key: 7,
+        cold_wait: 0,
         safe: SafeTerms {
             units: rule.capacity(),
             is_divided: true,
@@ -66,6 +71,7 @@ pub(super) struct Account {
 pub(super) struct Store {
     capacity: u128,
     burst: u64,
+    lease: u64,
     /// Units times the nanoseconds of a minute.
     level: u128,
     pub(super) level_at: u64,
@@ -79,10 +85,19 @@ impl Store {
         Self {
             capacity: u128::from(capacity),
             burst,
+            lease: LEASE,
             level: 0,
             level_at: 0,
             accounts: BTreeMap::new(),
         }
+    }
+
+    pub(super) fn with_lease(self, lease: u64) -> Self {
+        Self { lease, ..self }
+    }
+
+    pub(super) fn outstanding(&self) -> u64 {
+        self.accounts.values().map(|account| account.outstanding).sum()
     }
 
     fn drain_to(&mut self, now: u64) {
@@ -109,6 +124,11 @@ impl Store {
         self.drain_to(now);
     }
 
+    fn available(&self) -> u64 {
+        let used = self.level.div_ceil(SCALE) as u64;
+        self.burst.saturating_sub(used).saturating_sub(self.outstanding())
+    }
+
     pub(super) fn answer(&mut self, host: usize, ask: Ask, now: u64) -> Option<Answer> {
         self.pass_to(now);
         let account = self.accounts.entry(host).or_default();
@@ -128,16 +148,10 @@ impl Store {
             account.outstanding = held;
             self.level += u128::from(charged) * SCALE;
             self.level = self.level.saturating_sub(u128::from(refunded) * SCALE);
-            let used = self.level.div_ceil(SCALE) as u64;
-            let outstanding: u64 = self.accounts.values().map(|account| account.outstanding).sum();
-            let granted = self
-                .burst
-                .saturating_sub(used)
-                .saturating_sub(outstanding)
-                .min(ask.wanted);
+            let granted = self.available().min(ask.wanted);
             let account = self.accounts.get_mut(&host).expect("there");
             account.outstanding += granted;
-            account.expires_at = now + LEASE;
+            account.expires_at = now + self.lease;
             account.reply = Some((granted, account.expires_at));
         }
         let drained_in = self.level / self.capacity;
@@ -152,6 +166,7 @@ impl Store {
             ceiling: u64::MAX,
             hosts: self.accounts.len() as u64,
             quarantine: None,
+            available: self.available(),
         })
     }
 }
@@ -230,5 +245,6 @@ pub(super) fn answered(ask: Ask, granted: u64, grant_number: u64) -> Answer {
         ceiling: u64::MAX,
         hosts: 1,
         quarantine: None,
+        available: 0,
     }
 }

@@ -129,7 +129,7 @@ proptest! {
     #[test]
     fn a_host_alone_that_asks_whenever_it_is_due_gets_nearly_all(
         capacity in 600..60_000_u64,
-        requests in 200..600_u64,
+        requests in 400..1_000_u64,
     ) {
         let mut host = Host::new(leased(&backlog(capacity, capacity), Outage::SpendOut), 1000);
         let mut store = Store::new(capacity, capacity);
@@ -144,16 +144,15 @@ proptest! {
             }
             admitted += u64::from(host.take(time, 1));
         }
-        // A few of the first requests find nothing yet, and after the store had less than was wanted, it is not asked
-        // for a while.
-        prop_assert!(admitted + 60 >= requests.min(capacity), "{admitted} of {requests}");
+        // The first requests find little, until the host knows its use, and the store is not asked more often than paced.
+        prop_assert!(admitted + 150 >= requests.min(capacity), "{admitted} of {requests}");
     }
 
     #[test]
     fn no_words_make_a_lease_panic(
         words in proptest::collection::vec(anything(), LEASE_WORDS + 3),
         now in any::<u64>(), cost in any::<u64>(), which in 0..4_usize, outage in 0..4_usize,
-        numbers in any::<[u64; 8]>(), is_first in any::<bool>(),
+        numbers in any::<[u64; 9]>(), is_first in any::<bool>(),
     ) {
         let local = [
             backlog(10, 10),
@@ -176,11 +175,11 @@ proptest! {
         rule.give_back(state, cost);
         let _ = lease.due_at(state, now);
         let _ = lease.ask(state, now);
-        let [sequence, granted, remaining, share, grant_number, drained_in, ceiling, hosts] = numbers;
+        let [sequence, granted, remaining, share, grant_number, drained_in, ceiling, hosts, available] = numbers;
         let sequence = if is_first { 1 } else { sequence };
         let quarantine = (hosts % 2 == 0).then_some(Quarantine { code: 6, remaining: granted });
         let answer =
-            Answer { sequence, granted, remaining, share, grant_number, drained_in, ceiling, hosts, quarantine };
+            Answer { sequence, granted, remaining, share, grant_number, drained_in, ceiling, hosts, quarantine, available };
         lease.install(state, now, cost, answer);
         lease.fail(state, now, sequence, OUT, cost);
         lease.fail(state, now, sequence, stale(cost | 1), cost);

@@ -3,3 +3,4 @@
 mod lease_model;
 mod lease_store;
 mod lease_tests;
+mod quiet_hosts_tests;

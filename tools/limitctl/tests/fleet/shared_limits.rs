@@ -44,6 +44,7 @@ fn all_of(request: &LeaseRequest, share: u64) -> LeaseReply {
         ceiling: u64::MAX,
         hosts: 1,
         quarantine: Duration::ZERO,
+        available: 0,
     }
 }
 
