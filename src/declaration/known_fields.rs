@@ -17,7 +17,7 @@ use super::set::tier::{Tier, TierLimit};
 use super::{Declaration, SegmentOptions};
 
 /// The names of fields.
-type Fields = &'static [&'static str];
+pub(super) type Fields = &'static [&'static str];
 
 /// A field that only the definitions of a segment have.
 const INTERNAL: &str = "edited";
@@ -53,7 +53,7 @@ pub(super) fn advice(message: &str) -> Option<String> {
 }
 
 /// The names of the fields that serde reads into a type.
-fn fields<'de, T: Deserialize<'de>>() -> Fields {
+pub(super) fn fields<'de, T: Deserialize<'de>>() -> Fields {
     let mut names: Fields = &[];
     // It fails once it has said which fields it asks for.
     let _ = T::deserialize(Asked(&mut names));

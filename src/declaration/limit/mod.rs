@@ -620,7 +620,7 @@ impl Limit {
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at_most = self.bound().map(|at_most| at_most.to_string());
-        let declared: [(&str, Option<&dyn fmt::Debug>); 22] = [
+        let declared: [(&str, Option<&dyn fmt::Debug>); 23] = [
             ("rate", shown(&self.rate)),
             ("interval", shown(&self.interval)),
             ("unit", shown(&self.unit)),
@@ -642,6 +642,7 @@ impl fmt::Debug for Limit {
             ("near_limit", shown(&self.near_limit)),
             ("shadow", shown(&self.shadow)),
             ("prefix", shown(&self.prefix)),
+            ("credit", shown(&self.credit)),
             ("fleet", shown(&self.fleet)),
         ];
         let mut written = f.debug_struct("Limit");

@@ -1,6 +1,7 @@
 //! What declarations compile to.
 
 use crate::choices::Kind;
+use crate::declaration::known_fields::fields;
 use crate::declaration::limit::amount::Scale;
 use crate::declaration::tests::*;
 use crate::limit::{self, AdaptiveAlgorithm};
@@ -308,4 +309,44 @@ fn a_limit_is_shown_with_what_is_declared_and_its_bound() {
         "Limit { name: \"requests\", kind: Calls, capacity: Whole(10), window: Span(2s), burst: Whole(5), \
          bound: \"at most 14 in any 2s\" }"
     );
+}
+
+#[test]
+fn no_field_of_a_limit_is_left_out_when_it_is_shown() {
+    // No limit has all of them: nothing is checked here.
+    let limit: Limit = toml::from_str(
+        r#"
+        name = "all"
+        kind = "rate"
+        capacity = 10
+        rate = 1
+        interval = "1s"
+        unit = "0.1"
+        window = "calendar:week"
+        algorithm = "gcra"
+        burst = 5
+        align = "utc"
+        utc_offset = "+05:30"
+        week_start = "monday"
+        buckets = 3
+        entries = 4
+        refund = true
+        lease = "1s"
+        adaptive = "aimd"
+        floor = 1
+        ceiling = 20
+        latency_limit = "1s"
+        near_limit = 90
+        shadow = true
+        prefix = { ipv4 = 24, ipv6 = 48 }
+        credit = { batch = 10 }
+        fleet = { key = "shared" }
+        time_zone = "Europe/Berlin"
+        "#,
+    )
+    .expect("every field has the type that it should have");
+    let shown = format!("{limit:?}");
+    for field in fields::<Limit>() {
+        assert!(shown.contains(&format!("{field}: ")), "{field} is not in {shown}");
+    }
 }
