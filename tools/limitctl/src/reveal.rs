@@ -23,7 +23,7 @@ impl Reveal {
     /// What is shown of a key.
     pub fn label(self, label: &mut KeyLabel) {
         if let (false, Some(kept)) = (self.reveal, &mut label.kept) {
-            kept.truncate(harmless(kept));
+            kept.truncate(key::harmless(kept));
         }
     }
 
@@ -52,9 +52,4 @@ impl Reveal {
             }
         }
     }
-}
-
-/// How many of a key's first bytes cannot be used in its place.
-pub fn harmless(key: &[u8]) -> usize {
-    (key.len() / 4).min(4)
 }

@@ -8,7 +8,6 @@ use shmlimit::snapshot::{KeyLabel, KeyLimitSnapshot, KeysSnapshot};
 use super::human::{self, count};
 use super::table::Cell;
 use super::{sanitise, style};
-use crate::reveal::harmless;
 
 /// A key on one line: its text, or its bytes in hexadecimal. If they are not all that it has, they are followed by its length
 /// and the beginning of its fingerprint, and if none are stored, it is the fingerprint.
@@ -41,6 +40,11 @@ pub fn typed(key: &[u8]) -> String {
     let is_start = |end: &usize| std::str::from_utf8(key).map_or(true, |text| text.is_char_boundary(*end));
     let end = (0..=harmless(key)).rev().find(is_start).unwrap_or(0);
     format!("{}... ({})", whole(&key[..end]), human::bytes(key.len() as u64))
+}
+
+/// How many of a key's first bytes cannot be used in its place.
+pub fn harmless(key: &[u8]) -> usize {
+    (key.len() / 4).min(4)
 }
 
 /// The address that a key is.
