@@ -252,8 +252,8 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
 
         It has `running`; `problem`, which says why the thread could not be started or what was wrong with the store at
         its last attempt, in the store's own words, or None; `cause`, what was wrong with the store in one word, such as
-        `"refused"`, `"timed_out"`, `"out_of_memory"`, `"read_only"` or `"not_permitted"`, or None; `round_trips`; `failures`; and `duties`, how often this process was the one on its
-        host to ask. Leases are in `snapshot`.
+        `"refused"`, `"timed_out"`, `"out_of_memory"`, `"read_only"` or `"not_permitted"`, or None; `round_trips`;
+        `failures`; and `duties`, how often this process was the one on its host to ask. Leases are in `snapshot`.
         """
         state: dict[str, Any] | None = json.loads(self._store_thread())
         return state
@@ -349,8 +349,9 @@ def open(  # noqa: A001
             `"redis://10.0.0.5:6379/0"`, or `{"url": ..., "host": ...}`. It must not contain a user or a password. Only
             with `LimitSet`s. Shared limits without a version, or with a burst below one lease, are logged as a warning.
         ask_store: Whether this process takes part in asking that store, if the segment has one. A native thread does
-            so, taking the GIL only to log that an outage begins or ends; forked children get one, too. It runs until the last object of the segment
-            opened here is gone or closed, and never with a `clock`. One process per host asks at a time.
+            so, taking the GIL only to log that an outage begins or ends; forked children get one, too. It runs until
+            the last object of the segment opened here is gone or closed, and never with a `clock`. One process per
+            host asks at a time.
 
     Returns:
         The segment.

@@ -133,7 +133,7 @@ fn all_sliding_windows_of_a_set_give_back_in_one_operation_as_far_as_their_share
             if logs == 0 {
                 continue;
             }
-            let share = (128 - 4 * (limits - logs)) / logs;
+            let share = (128 - 5 * (limits - logs)) / logs;
             // Beside both ends of the log.
             let most = share - 2;
             for (before, behind, comes_back) in [

@@ -340,7 +340,8 @@ fn uses_among_peers(
     let re_exports: BTreeMap<&Vec<String>, &Vec<String>> = uses
         .iter()
         .flat_map(|(_, uses)| &uses.re_exports)
-        .filter(|(name, _)| !modules.contains(*name))
+        // A macro that is exported from where it is defined leads to itself.
+        .filter(|(name, from)| name != from && !modules.contains(*name))
         .collect();
     let file_of = |path: &[String]| {
         let mut path = path.to_vec();

@@ -407,7 +407,7 @@ pub fn play() {
     say(&match request.try_acquire() {
         Ok(outcome) => format!("admitted {}", outcome.is_admitted()),
         Err(shmlimit::Error::Segment(shmlimit::SegmentError::Removed { .. })) => "retired".to_owned(),
-        Err(error) => format!("{error:?}"),
+        Err(error) => format!("{error}"),
     });
     wait_until_told();
     drop(held);
