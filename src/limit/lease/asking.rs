@@ -26,12 +26,6 @@ const FIRST_PART: u64 = 16;
 /// Use is measured over at least one part in this many of a lease: a momentary burst is not a rate.
 const MEASURED_PART: u64 = 32;
 
-/// Use, or a time, with a quarter more: a lease is renewed after a part of it, and what is left of it then has to do
-/// for the rest.
-pub(super) const fn with_margin(amount: u64) -> u64 {
-    amount.saturating_add(amount / 4)
-}
-
 impl Leased {
     /// If the lease is over, records that.
     fn expire(&self, state: &mut (impl StateMut + ?Sized), now: Now) {
@@ -232,7 +226,7 @@ impl Leased {
             .saturating_sub(self.get(state, LeaseWord::AskedAt))
             .max(self.length() / MEASURED_PART)
             .max(1);
-        let of_a_lease = u128::from(used) * u128::from(with_margin(self.length())) / u128::from(measured);
+        let of_a_lease = u128::from(used) * u128::from(self.length_with_margin()) / u128::from(measured);
         let of_a_lease = saturate(of_a_lease);
         let first = self.max_target() / FIRST_PART;
         let target = if self.get(state, LeaseWord::Sequence) == 0 {

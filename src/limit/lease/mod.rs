@@ -13,6 +13,7 @@ mod asking;
 mod document_tests;
 mod floor;
 mod lease_state;
+mod lease_terms;
 mod outage;
 mod pacing;
 mod record;
@@ -20,10 +21,9 @@ mod record;
 pub(crate) use answers::{Answer, Installed, Problem, Quarantine};
 pub(crate) use asking::Ask;
 pub(crate) use lease_state::LeaseState;
-pub(crate) use outage::SafeTerms;
+pub(crate) use lease_terms::{LeaseTerms, SafeTerms};
 pub(crate) use record::{LEASE_WORDS, LeaseWord};
 
-use asking::with_margin;
 use record::{get, put};
 
 use super::{
@@ -67,21 +67,6 @@ pub(crate) struct Leased {
     /// How long a request waits for the store's answer where too little is leased, in microseconds.
     cold_micros: u32,
     safe: SafeTerms,
-}
-
-/// How a limit is leased.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LeaseTerms {
-    /// How long units are leased for, in nanoseconds.
-    pub(crate) length: u64,
-    /// What the limit does while the store is out.
-    pub(crate) outage: Outage,
-    /// What tells it from other limits of the store.
-    pub(crate) key: u32,
-    /// What the policy `Safe` goes on with.
-    pub(crate) safe: SafeTerms,
-    /// How long a request waits for the store's answer where too little is leased, in nanoseconds.
-    pub(crate) cold_wait: u64,
 }
 
 /// One host leases at most one part in this many of a window at once, because that much may be left unused when the
@@ -163,6 +148,13 @@ impl Leased {
         u64::from(self.micros) * 1000
     }
 
+    /// The length with a quarter more: a lease is renewed after a part of it, and what is left of it then has to do for
+    /// the rest.
+    fn length_with_margin(&self) -> u64 {
+        let length = self.length();
+        length.saturating_add(length / 4)
+    }
+
     fn local_words(&self) -> usize {
         usize::from(self.local_words)
     }
@@ -173,7 +165,7 @@ impl Leased {
         let max = match self.units {
             Units::Held => self.capacity,
             Units::Spent | Units::Refunded => {
-                let nanos = with_margin(self.length());
+                let nanos = self.length_with_margin();
                 let of_a_lease = self.price.whole_units(self.price.scaled_nanos(nanos));
                 of_a_lease.min(self.capacity)
             }

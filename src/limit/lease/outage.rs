@@ -6,17 +6,6 @@ use crate::choices::Outage;
 use crate::limit::{Now, State, StateMut};
 use crate::units::saturate;
 
-/// What a host grants itself while the store is out, under the policy `Safe`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SafeTerms {
-    /// So many units in each window, or so many places.
-    pub(crate) units: u64,
-    /// Whether the hosts divide that among themselves.
-    pub(crate) is_divided: bool,
-    /// The length of a window in nanoseconds, zero of places.
-    pub(crate) window: u64,
-}
-
 impl Leased {
     /// Whether the outage policy is in force: the store is out, or it is back, but has granted nothing yet.
     pub(super) fn is_out(&self, state: &(impl State + ?Sized), now: Now) -> bool {
