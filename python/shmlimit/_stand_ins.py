@@ -89,7 +89,7 @@ def _asking(owner: type) -> Iterator[str]:
     for base in owner.__mro__:
         if base.__module__ == _native.__name__:
             for name, member in vars(base).items():
-                if callable(member) and (not name.startswith("_") or name == "_begin"):
+                if callable(member) and (not name.startswith("_") or name in {"_begin", "_cold_wait"}):
                     yield name
 
 

@@ -125,7 +125,7 @@ CHANGES: dict[str, Callable[[sl.SetHandle], object]] = {
     "_begin": lambda limits: asyncio.run(_awaited(limits)),
     "reset": lambda limits: limits.reset(counters=True),
 }
-LOOKS = {"debit", "forecast", "overrides", "peek", "table_usage", "tier"}
+LOOKS = {"_cold_wait", "debit", "forecast", "overrides", "peek", "table_usage", "tier"}
 
 
 async def _awaited(limits: sl.SetHandle) -> None:
