@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use host::{Host, KEY, LEASE, MINUTE, calls, declaring};
 use layout_mirror::RawSegment;
-use layout_mirror::words::{control, journal};
+use layout_mirror::words::{control, journal, lease};
 use scene::process::{TIMEOUT, eventually};
 use scene::{expect_permit, expect_refusal, queued};
 use shmlimit::declare::{FleetLease, Outage};
@@ -602,4 +602,26 @@ fn a_copy_with_a_damaged_journal_is_another_host_once_it_is_reset() {
     assert!(set.request().try_acquire().is_err(), "it is poisoned");
     set.reset().run().expect("heals it");
     asks_as_a_host_without_a_lease(&copy);
+}
+
+/// The crash harness looks into leases by these numbers, and a word that it does not know of would be a change outside of
+/// a transaction.
+#[test]
+fn what_tests_know_of_the_record_is_what_the_document_says() {
+    let document = include_str!("../../shm-layout.md");
+    let (_, table) = document
+        .split_once("by their place in it:\n")
+        .expect("the record has a table");
+    let rows = table.trim_start().lines().skip(2);
+    let rows: Vec<&str> = rows.take_while(|line| line.starts_with('|')).collect();
+    let at = |name: &str| rows.iter().position(|row| row.contains(&format!("| `{name}` |")));
+    assert_eq!(rows.len(), lease::SIZE);
+    assert_eq!(
+        (at("alerted"), at("unmet"), at("duty")),
+        (
+            Some(lease::ALERTED),
+            Some(lease::UNMET),
+            Some(lease::SIZE - lease::OF_DUTY)
+        )
+    );
 }

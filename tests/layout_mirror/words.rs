@@ -116,7 +116,7 @@ pub mod control {
     pub const SIZE: usize = 96;
 
     /// What is counted for people, and the most that there ever was of something: not journalled. The longest queue is.
-    pub const COUNTED: [std::ops::Range<usize>; 7] = [
+    pub const COUNTED: [std::ops::Range<usize>; 8] = [
         ADMITTED..RECOVERIES,
         26..27,
         30..32,
@@ -124,6 +124,7 @@ pub mod control {
         41..42,
         48..50,
         51..LAPSED + 1,
+        90..92,
     ];
 }
 
@@ -162,12 +163,12 @@ pub mod row {
 /// The record of a lease.
 pub mod lease {
     /// Behind the words of the limit's algorithm.
-    pub const SIZE: usize = 40;
+    pub const SIZE: usize = 52;
     /// Hints, which are not journalled.
     pub const ALERTED: usize = 5;
     pub const UNMET: usize = 17;
     /// Its last words, of the first record of a segment, say who asks the store.
-    pub const OF_DUTY: usize = 6;
+    pub const OF_DUTY: usize = 7;
 }
 
 /// A hold: the amounts that are held follow its head.
