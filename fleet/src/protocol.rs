@@ -74,6 +74,7 @@ pub fn read_answer(value: &Value) -> Result<StoreAnswer, String> {
                 hosts: number(10)?,
                 quarantine: duration(11)?,
                 available: number(12)?,
+                free_in: Duration::ZERO,
             },
             kept: number(3)?,
             store_time: number(8)?,

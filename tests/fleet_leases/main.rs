@@ -70,6 +70,7 @@ fn says_why_nothing_is_leased() {
             hosts: 2,
             quarantine: Duration::ZERO,
             available: 0,
+            free_in: Duration::ZERO,
         };
         host.duty.install(&asked, &nothing).expect("works");
         assert_eq!(reason(&host), RefusalReason::Lease);

@@ -132,6 +132,7 @@ fn duty_passes_on_when_its_process_is_stopped_and_its_answer_comes_too_late() {
                 hosts: 1,
                 quarantine: Duration::ZERO,
                 available: 0,
+                free_in: Duration::ZERO,
             };
             duty.report(&asked, StoreProblem::Unreachable, TIMEOUT)
                 .expect("works");

@@ -106,6 +106,7 @@ pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProb
         hosts: 1,
         quarantine: Duration::ZERO,
         available,
+        free_in: Duration::ZERO,
     })
 }
 

@@ -133,6 +133,7 @@ impl Store {
             available: burst(rule)
                 .saturating_sub(limit.used(rule))
                 .saturating_sub(limit.outstanding()),
+            free_in: Duration::ZERO,
         };
         if request.sequence < host.sequence {
             return Err(StoreProblem::Stale);

@@ -212,6 +212,7 @@ impl Record {
                 hosts: host.hosts,
                 quarantine: Duration::from_micros(self.quarantine.saturating_sub(now)),
                 available: host.left_for_all,
+                free_in: Duration::ZERO,
             };
             let grant = Grant {
                 reply,
@@ -573,6 +574,7 @@ impl Record {
                 hosts: active,
                 quarantine: Duration::from_micros(quarantined_for),
                 available: left_for_all,
+                free_in: Duration::ZERO,
             },
             kept,
             store_time: at.utc,

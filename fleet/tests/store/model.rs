@@ -86,6 +86,7 @@ impl Host {
         self.sequence += 1;
         let request = LeaseRequest {
             key: key.to_owned(),
+            of_key: None,
             declared: declared.clone(),
             version: 0,
             host: self.id,
@@ -409,6 +410,7 @@ fn hosts_that_want_without_end_are_granted_the_same_however_often_they_ask() {
             sequences[host] += 1;
             let request = LeaseRequest {
                 key: "test/fair".to_owned(),
+                of_key: None,
                 declared: declared.clone(),
                 version: 0,
                 host: host as u64 + 1,

@@ -22,6 +22,7 @@ pub fn backlog(capacity: u64, window: Duration, burst: u64, lease: Duration) -> 
 /// A request for the fleet's first limit, with nothing spent.
 pub fn request(declared: &LeasedLimit, host: u64, sequence: u64, wanted: u64) -> LeaseRequest {
     LeaseRequest {
+        of_key: None,
         key: "org/tokens".to_owned(),
         declared: declared.clone(),
         version: 0,

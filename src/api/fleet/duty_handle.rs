@@ -177,6 +177,7 @@ impl Duty {
                 let ask = lease.ask;
                 let request = LeaseRequest {
                     key,
+                    of_key: None,
                     declared,
                     version,
                     host: if ask.identity == 0 { host } else { ask.identity },

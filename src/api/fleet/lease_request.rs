@@ -128,12 +128,25 @@ impl fmt::Display for LeasedLimit {
     }
 }
 
+/// Which key a request is about, where each key of a set has a limit of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeasedKey {
+    /// What the store knows the key by: a hash, from which the key cannot be told. Its seed follows from the limit's key
+    /// in the store, so all hosts find the same.
+    pub hash: u128,
+    /// The number of the host's first request for this key since the store last answered one. What was spent, refunded
+    /// and ungranted counts from that answer on.
+    pub began: u64,
+}
+
 /// A request of a host to the store, for one limit. It is recorded in the segment before it is sent; a repetition has
 /// the same sequence number and content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseRequest {
     /// The limit's key in the store, such as `org/openai/tokens`.
     pub key: String,
+    /// The key of the set whose limit this is; `None` if all requests share the limit.
+    pub of_key: Option<LeasedKey>,
     /// How the limit is counted.
     pub declared: LeasedLimit,
     /// The version of the declaration that says so; zero if it has none.
@@ -141,7 +154,8 @@ pub struct LeaseRequest {
     /// The host: a random number that is new for each segment, after each cold start, and after
     /// [`StoreProblem::Stale`](super::StoreProblem::Stale).
     pub host: u64,
-    /// Starts at 1 and grows by one with each request of this host for this limit.
+    /// Starts at 1 and grows by one with each request of this host for this limit. For a key it starts anywhere above
+    /// the number of any earlier request of this host for that key.
     pub sequence: u64,
     /// Units spent since this host began. Never decreases: the store takes the difference to the last value it saw.
     /// When a lease runs out, the store counts its units as spent, so the first new request after that is not charged
@@ -195,4 +209,7 @@ pub struct LeaseReply {
     /// What the store has left for all hosts after this answer, or zero if they want more than there is. It decides
     /// how much a host keeps in hand while it is idle.
     pub available: u64,
+    /// How long the store will have no unit to grant for this key, whatever hosts return; zero if it has some. Zero for
+    /// limits that all requests share.
+    pub free_in: Duration,
 }

@@ -44,6 +44,6 @@ mod lease_snapshot;
 mod store_problem;
 
 pub use duty_handle::{Asked, Duty, Fleet};
-pub use lease_request::{LeaseReply, LeaseRequest, LeasedLimit, LeasedRule};
+pub use lease_request::{LeaseReply, LeaseRequest, LeasedKey, LeasedLimit, LeasedRule};
 pub use lease_snapshot::{DutySnapshot, FleetSnapshot, LeaseCounts, LeaseSnapshot};
 pub use store_problem::{NamedProblem, StoreProblem};

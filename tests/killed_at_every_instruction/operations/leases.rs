@@ -53,6 +53,7 @@ pub fn answer(request: &LeaseRequest) -> LeaseReply {
         hosts: 1,
         quarantine: Duration::ZERO,
         available: 0,
+        free_in: Duration::ZERO,
     }
 }
 

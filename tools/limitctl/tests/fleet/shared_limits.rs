@@ -45,6 +45,7 @@ fn all_of(request: &LeaseRequest, share: u64) -> LeaseReply {
         hosts: 1,
         quarantine: Duration::ZERO,
         available: 0,
+        free_in: Duration::ZERO,
     }
 }
 
