@@ -9,7 +9,10 @@ use crate::store::answer::{Grant, StoreAnswer};
 use crate::terms::Terms;
 
 /// The script that settles and grants.
-pub const LEASE_SCRIPT: &str = include_str!("script/lease.lua");
+pub const LEASE_SCRIPT: &str = concat!(
+    include_str!("script/terms_and_time.lua"),
+    include_str!("script/lease.lua")
+);
 
 /// Incremented whenever the content of the keys changes.
 const PROTOCOL: u32 = 1;

@@ -6,18 +6,9 @@
 -- text, 5 its terms, 6 host, 7 sequence, 8 spent and 9 refunded, both modulo 2^52, 10 held, 11 wanted, 12 the
 -- greatest grant number that the host knows, 13 what of the spent no store had granted, modulo 2^52.
 --
--- The terms are ten words: kind ('backlog', 'window' or 'places'), burst, units per period, period in quanta,
--- microseconds per quantum, lease in microseconds, kind of window ('none', 'length', 'day', 'week', 'month'), its
--- length in microseconds, seconds east of UTC, days from Monday to the start of a week.
---
--- Numbers are whole and below 2^53, where doubles are exact; the client rejects declarations that are not. A level is
--- in units times the period: it falls by the units per period in each quantum, so nothing is rounded.
---
 -- At every step: level + outstanding <= burst, unless hosts report that requests cost more than was granted for them.
 
-local MAX = 9007199254740991
 local MODULUS = 4503599627370496
-local SLOTS = 16
 local SWEPT = 64
 -- More grants of one limit than a store can lose. When it may have lost some, grant numbers are advanced by this
 -- many.
@@ -26,14 +17,11 @@ local LOST = 65536
 local QUEUED = 64
 -- Who waits for a place and does not ask for so many microseconds, or half a lease if that is longer, waits no more.
 local PATIENCE = 250000
-local DAY = 86400000000
 
 local key = KEYS[1]
 local version, host, sequence = tonumber(ARGV[3]), ARGV[6], tonumber(ARGV[7])
 local spent, refunded = tonumber(ARGV[8]), tonumber(ARGV[9])
 local held, wanted, ungranted = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[13])
-local floor, min, max = math.floor, math.min, math.max
-local function text(number) return string.format('%.0f', number) end
 local function numbers(line)
     local found = {}
     for word in string.gmatch(line, '%S+') do found[#found + 1] = tonumber(word) end
@@ -68,68 +56,17 @@ local function number(name) return account[name] or 0 end
 if not stored.protocol and redis.call('HLEN', key) > 0 then return { 'foreign', 'hash' } end
 if stored.protocol and stored.protocol ~= ARGV[1] then return { 'protocol', stored.protocol } end
 
-local kind, burst, units, period, quantum, lease, window_kind, window_length, east, week_start
-local function use_terms(terms)
-    local words = {}
-    for word in string.gmatch(terms, '%S+') do words[#words + 1] = tonumber(word) or word end
-    kind, burst, units, period, quantum, lease, window_kind, window_length, east, week_start = unpack(words)
-end
 use_terms(stored.terms or ARGV[5])
 
--- Leases end at sixteenths of a lease, so that those close together end together. They last for that much longer than
--- is declared, and are rounded up: a host that renews one every eighth always has nearly a whole one in hand.
-local function slot() return max(1, floor(lease / SLOTS)) end
--- After this, every lease that was granted until now is over.
-local function longest_lease() return lease + 2 * slot() end
-
--- The store's clock. If it is set back, time continues from where it was.
-local time = redis.call('TIME')
-local utc = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local shift, seen = number('shift'), number('seen')
-local now = utc + shift
-if now < seen then
-    shift = shift + seen - now
-    now = seen
-end
-
-local run = ARGV[2]
-if run == '' then
-    run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or 'unknown'
-end
+local seen = number('seen')
+local utc, now, shift = clock(number('shift'), seen)
+local run = run_id(ARGV[2])
 local created = account.created or now
 local quarantine = number('quarantine')
 local grants = number('grants')
 if stored.run and stored.run ~= run then
     quarantine = now + longest_lease()
     grants = grants + LOST
-end
-
--- The begin and end of the wall-clock window that contains an instant.
-local function first_of_month(day)
-    local shifted = day + 719468
-    local of_era = shifted % 146097
-    local leaps = floor(of_era / 1460) - floor(of_era / 36524) + floor(of_era / 146096)
-    local year = floor((of_era - leaps) / 365)
-    local of_year = of_era - (365 * year + floor(year / 4) - floor(year / 100))
-    local month = floor((5 * of_year + 2) / 153)
-    return day - (of_year - floor((153 * month + 2) / 5))
-end
-local function window_at(instant)
-    if window_kind == 'length' then
-        local start = instant - instant % window_length
-        return start, start + window_length
-    end
-    local offset = east * 1000000
-    local day = floor((instant + offset) / DAY)
-    local first, following = day, day + 1
-    if window_kind == 'week' then
-        first = day - (day + 3 - week_start) % 7
-        following = first + 7
-    elseif window_kind == 'month' then
-        first = first_of_month(day)
-        following = first_of_month(first + 31)
-    end
-    return first * DAY - offset, following * DAY - offset
 end
 
 local level, outstanding = number('level'), number('outstanding')
@@ -152,12 +89,7 @@ turn_window()
 
 local function drain(to)
     if to <= drained then return end
-    if units == 0 or level <= 0 then
-        drained = to
-        return
-    end
-    local elapsed = to - drained
-    if elapsed >= level / units then level = 0 else level = max(0, level - elapsed * units) end
+    level = level_after(level, to - drained)
     drained = to
 end
 
