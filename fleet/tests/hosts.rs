@@ -157,6 +157,35 @@ fn admits_what_is_declared_over_both_hosts() {
     assert!(sum >= bound / 4.0, "{counts:?} of {bound}");
 }
 
+#[test]
+fn a_burst_of_a_second_suffices_for_the_rate_with_the_lease_that_follows_from_it() {
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let limit = Limit::rate("units", 1_000, SECOND)
+        .burst(1_000)
+        .fleet(FleetLease::new("org/units"));
+    let host = Host::start(&declaration(&server.url(), limit));
+    let set = host.set();
+    // What the burst leaves is taken first, and then the rate is measured.
+    let (settled, measured) = (3 * SECOND, 6 * SECOND);
+    let begun = Instant::now();
+    let mut before = 0;
+    while begun.elapsed() < settled + measured {
+        take_all(&set, 1_000);
+        if begun.elapsed() < settled {
+            before = admitted(&host.snapshot());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    let used = admitted(&host.snapshot()) - before;
+    let lease = host.snapshot().sets[0].limits[0].lease.clone().expect("shared");
+    println!("{used} of 6,000 in 6 s, answers in {:?}", lease.round_trip);
+    assert_eq!(lease.length, Duration::from_millis(500));
+    assert_eq!(lease.usable_percent, Some(100));
+    // 99 % on a machine that does nothing else.
+    assert!(used >= 4_500, "{used} of 6,000");
+}
+
 /// The variables that give a test's child its role: a worker by its segment, a host by its store.
 const WORKER: &str = "SHMLIMIT_FLEET_TEST_SEGMENT";
 const HOST: &str = "SHMLIMIT_FLEET_TEST_STORE";

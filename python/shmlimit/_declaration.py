@@ -139,9 +139,9 @@ class Rate(_Windowed):
         near_limit: The percentage of the capacity from which an admission counts as near the limit.
         shadow: Whether it decides and counts, but never refuses.
         prefix: The networks that it counts, such as `{"ipv4": 24, "ipv6": 48}`, in a keyed set.
-        fleet: Hosts share the limit: `{"key": "org/openai/tokens", "lease": "2s", "outage": "spend_out", "cold_wait":
+        fleet: Hosts share the limit: `{"key": "org/openai/tokens", "lease": "auto", "outage": "spend_out", "cold_wait":
             "50ms"}`. The key names it in the store that `open` is given; the other values shown are the defaults.
-            `outage` may be `"deny"`, `"safe"` or `"open"`. With `"safe"`, the host goes on with `"safe": 50` units of
+            With `"auto"`, how long units are leased for follows from the limit. `outage` may be `"deny"`, `"safe"` or `"open"`. With `"safe"`, the host goes on with `"safe": 50` units of
             each window (or places), with a fraction of the capacity as in `"safe": 0.25`, or by default with the
             capacity divided by the hosts that the store last knew of. For a set without keys.
         credit: Two-tier checks: each process draws batches, such as `{"batch": 10}`, and admits from its own batch

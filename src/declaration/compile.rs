@@ -40,7 +40,7 @@ impl Limit {
                 let capacity = meant.capacity_units().unwrap_or(1);
                 let declared = meant.safe_units(place, capacity)?;
                 let terms = LeaseTerms {
-                    length: nanos_from_duration(fleet.lease_length()).unwrap_or(u64::MAX),
+                    length: nanos_from_duration(meant.lease_length(fleet)).unwrap_or(u64::MAX),
                     outage: fleet.outage_policy(),
                     key: fleet.key_number(),
                     cold_wait: nanos_from_duration(fleet.cold_wait_length()).unwrap_or(u64::MAX),
@@ -232,7 +232,7 @@ fn unsuitable(place: &Location<'_>, invalid: &InvalidLimit) -> DeclarationError 
 }
 
 /// How long a window is at most.
-fn longest_nanos(window: Window) -> u64 {
+pub(in crate::declaration) fn longest_nanos(window: Window) -> u64 {
     let days = match window {
         Window::Span(length) => return nanos_from_duration(length).unwrap_or(u64::MAX),
         Window::Day => 1,

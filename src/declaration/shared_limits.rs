@@ -83,7 +83,7 @@ impl Declaration {
     /// let declaration = Declaration::new()
     ///     .fleet_url("redis://10.0.0.5")
     ///     .add_set(SetDeclaration::new("api").add_limit(calls));
-    /// assert!(declaration.warnings()[0].contains("a burst of 10 units is below the 200"));
+    /// assert!(declaration.warnings()[0].contains("about 74 % of the rate"));
     /// ```
     pub fn warnings(&self) -> Vec<String> {
         let of_set = |set: &SetDeclaration| {

@@ -22,7 +22,7 @@ pub(crate) use budget::Budget;
 pub(crate) use concurrency::Concurrency;
 pub(crate) use lease::{
     Answer, Ask, Installed, LEASE_WORDS, LeaseState, LeaseTerms, LeaseWord, Leased, Problem, Quarantine,
-    SafeTerms, Shortage,
+    SafeTerms, Shortage, Supply, automatic_length,
 };
 pub(crate) use rule::Rule;
 pub(crate) use rule_operations::RuleOperations;

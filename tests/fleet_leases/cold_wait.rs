@@ -16,7 +16,10 @@ use super::store::Store;
 const COLD_WAIT: Duration = Duration::from_secs(10);
 
 fn waiting(capacity: u64) -> Limit {
-    let lease = FleetLease::new(KEY).outage(Outage::SpendOut).cold_wait(COLD_WAIT);
+    let lease = FleetLease::new(KEY)
+        .lease(LEASE)
+        .outage(Outage::SpendOut)
+        .cold_wait(COLD_WAIT);
     Limit::calls("calls", capacity, MINUTE).fleet(lease)
 }
 

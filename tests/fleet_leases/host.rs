@@ -18,7 +18,7 @@ pub fn declaring(set: SetDeclaration) -> Declaration {
 }
 
 pub fn calls(capacity: u64) -> Limit {
-    Limit::calls("calls", capacity, MINUTE).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO))
+    Limit::calls("calls", capacity, MINUTE).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO))
 }
 
 pub struct Host {

@@ -47,8 +47,9 @@ fn refuses_for_want_of_a_lease_until_the_store_has_granted_one() {
 fn says_why_nothing_is_leased() {
     for limit in [
         calls(100),
-        Limit::budget("calls", 100, MINUTE).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO)),
-        Limit::concurrency("calls", 4).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO)),
+        Limit::budget("calls", 100, MINUTE)
+            .fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO)),
+        Limit::concurrency("calls", 4).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO)),
     ] {
         let host = Host::new(limit, &Store::default());
         let reason = |host: &Host| expect_refusal(host.scene.set().request().try_acquire()).reason();
@@ -158,8 +159,12 @@ fn each_outage_policy_does_what_it_says() {
         (Outage::Safe, true, true),
         (Outage::Open, true, true),
     ] {
-        let limit = Limit::calls("calls", 6000, MINUTE)
-            .fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO).outage(policy));
+        let limit = Limit::calls("calls", 6000, MINUTE).fleet(
+            FleetLease::new(KEY)
+                .lease(LEASE)
+                .cold_wait(Duration::ZERO)
+                .outage(policy),
+        );
         let host = Host::new(limit, &Store::default());
         host.ask();
         assert!(host.is_admitted(), "{policy}: what is leased is spent");
@@ -236,7 +241,7 @@ fn a_set_is_taken_as_a_whole_or_not_at_all() {
 fn unused_cost_comes_back_to_the_lease() {
     let tokens = Limit::rate("tokens", 60_000, MINUTE)
         .algorithm(Algorithm::TokenBucket)
-        .fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
+        .fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
     let host = Host::new(tokens, &Store::default());
     let set = host.scene.set();
     let request = set.request().with("tokens", 500).expect("a limit");
@@ -252,7 +257,7 @@ fn unused_cost_comes_back_to_the_lease() {
 #[test]
 fn a_budget_admits_while_a_unit_is_leased_and_reports_what_was_debited() {
     let budget = Limit::budget("spend", 1000, Duration::from_secs(3600))
-        .fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
+        .fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
     let host = Host::new(budget, &Store::default());
     host.is_admitted();
     host.ask();
@@ -267,7 +272,8 @@ fn a_budget_admits_while_a_unit_is_leased_and_reports_what_was_debited() {
 
 #[test]
 fn places_without_a_lease_are_taken_back_the_youngest_first() {
-    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
+    let places =
+        Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let mut permits = Vec::new();
@@ -295,6 +301,7 @@ fn places_without_a_lease_are_taken_back_the_youngest_first() {
     // The same, but for what is left: the youngest go.
     let places = Limit::concurrency("places", 8).fleet(
         FleetLease::new(KEY)
+            .lease(LEASE)
             .cold_wait(Duration::ZERO)
             .outage(Outage::Safe),
     );
@@ -336,7 +343,8 @@ fn holding<'a>(host: &Host, set: &'a LimitSet, count: usize) -> Vec<Permit<'a>> 
 
 #[test]
 fn places_are_lost_with_their_lease_where_no_process_has_duty() {
-    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
+    let places =
+        Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let permits = holding(&host, &set, 3);
@@ -363,7 +371,8 @@ fn places_are_lost_with_their_lease_where_no_process_has_duty() {
 
 #[test]
 fn places_that_were_lost_are_not_held_again_when_an_answer_comes_late() {
-    let places = Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
+    let places =
+        Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let permits = holding(&host, &set, 3);
@@ -380,6 +389,7 @@ fn places_that_were_lost_are_not_held_again_when_an_answer_comes_late() {
 fn above_a_share_the_youngest_places_are_lost_where_no_process_looks() {
     let places = Limit::concurrency("places", 8).fleet(
         FleetLease::new(KEY)
+            .lease(LEASE)
             .cold_wait(Duration::ZERO)
             .outage(Outage::Safe),
     );
@@ -409,7 +419,8 @@ fn above_a_share_the_youngest_places_are_lost_where_no_process_looks() {
 
 #[test]
 fn places_of_many_holds_are_taken_back_in_batches() {
-    let places = Limit::concurrency("places", 300).fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
+    let places =
+        Limit::concurrency("places", 300).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let permits = holding(&host, &set, 200);

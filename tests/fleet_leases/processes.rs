@@ -12,7 +12,7 @@ use shmlimit::declare::FleetLease;
 use shmlimit::fleet::{LeaseReply, StoreProblem};
 use shmlimit::{Algorithm, Limit, Segment, SetDeclaration};
 
-use super::host::{KEY, declaring};
+use super::host::{KEY, LEASE, declaring};
 use super::scene::clock::boot_time;
 use super::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use super::service::{refresh, send, serve, used_and_outstanding};
@@ -29,7 +29,7 @@ fn duty_passes_on_when_its_process_is_killed_and_nothing_is_admitted_twice() {
     in_own_process(test, TIMEOUT, |directory| {
         let limit = Limit::calls("calls", CAPACITY, WINDOW)
             .burst(1000)
-            .fleet(FleetLease::new(KEY).cold_wait(Duration::ZERO));
+            .fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
         let declaration = declaring(SetDeclaration::new("api").add_limit(limit));
         let path = directory.join("limits");
         let segment = Segment::create(&path, &declaration).expect("a segment");
@@ -104,6 +104,7 @@ fn duty_passes_on_when_its_process_is_stopped_and_its_answer_comes_too_late() {
     let test = "processes::duty_passes_on_when_its_process_is_stopped_and_its_answer_comes_too_late";
     in_own_process(test, TIMEOUT, |directory| {
         let fleet = FleetLease::new(KEY)
+            .lease(LEASE)
             .lease(Duration::from_secs(3600))
             .cold_wait(Duration::ZERO);
         let limit = Limit::calls("calls", CAPACITY, WINDOW).fleet(fleet);
@@ -187,6 +188,7 @@ fn wherever_the_one_with_duty_is_killed_each_unit_is_reported_once() {
     in_own_process(test, TIMEOUT, |directory| {
         // No window turns and no lease runs out, so that what the store counts can be compared to the unit.
         let fleet = FleetLease::new(KEY)
+            .lease(LEASE)
             .lease(Duration::from_secs(3600))
             .cold_wait(Duration::ZERO);
         let limit = Limit::calls("calls", 1_000_000, YEARS)

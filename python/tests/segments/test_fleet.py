@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,27 @@ def test_a_fleet_is_declared_alike_in_code_and_toml(tmp_path: Path) -> None:
     assert (shared["url"], shared["host_name"], shared["duty"]) == (*fleet.values(), None)
     assert lease_of(of_code)["outage"] == "safe"
     assert of_code.declaration()["set"][0]["limit"][0]["fleet"]["safe"] == 0.25
+
+
+def test_how_long_units_are_leased_for_follows_from_the_limit_unless_it_is_declared(tmp_path: Path) -> None:
+    def lengths(name: str, **fleet: object) -> tuple[str, float]:
+        shared = {"key": "org/calls", **fleet}
+        calls = sl.Calls("calls", 6000, 60, burst=200, fleet=shared)
+        segment = sl.open(
+            tmp_path / name, sl.LimitSet("openai", [calls]), fleet={"url": unreachable()}, ask_store=False
+        )
+        return segment.declaration()["set"][0]["limit"][0]["fleet"]["lease"], lease_of(segment)["length"]
+
+    assert lengths("by_default") == ("auto", 1.0)
+    assert lengths("auto", lease="auto") == ("auto", 1.0)
+    assert lengths("declared", lease=timedelta(seconds=4)) == ("4s", 4.0)
+
+
+def test_a_burst_that_is_too_small_for_the_rate_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    calls = sl.Calls("calls", 6000, 60, burst=10, fleet={"key": "org/calls"})
+    sl.open(tmp_path / "limits", sl.LimitSet("openai", [calls]), fleet={"url": unreachable()}, ask_store=False)
+    assert "about 74 % of the rate" in caplog.text
+    assert "at least 14" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ impl LeasedLimit {
             kind: limit.kind(),
             unit: terms.unit,
             rule,
-            lease: fleet.lease_length(),
+            lease: terms.length,
         };
         Some((fleet.key().to_owned(), leased))
     }

@@ -58,6 +58,19 @@ pub struct LeaseSnapshot {
     pub valid_for: Duration,
     /// The last fair share for one lease length, in units.
     pub share: u64,
+    /// How long units are leased for, as declared or as it follows from the limit.
+    #[serde(serialize_with = "crate::api::snapshot::as_seconds")]
+    pub length: Duration,
+    /// How many hosts wanted something of the limit when the store last answered, this one included; 0 if it never has.
+    pub hosts: u64,
+    /// How long the store's answers have taken of late; `None` if it has never answered.
+    #[serde(serialize_with = "crate::api::snapshot::as_seconds_if_any")]
+    pub round_trip: Option<Duration>,
+    /// About how much of the rate can be used, in percent, with this burst, this lease and answers that take that long:
+    /// 100 if the burst suffices. `None` for limits whose units do not come back evenly.
+    pub usable_percent: Option<u64>,
+    /// The burst from which on all of the rate could be used; `None` for limits whose units do not come back evenly.
+    pub sufficient_burst: Option<u64>,
     /// Why the store granted nothing when it was last asked; `None` if it answered.
     pub problem: Option<StoreProblem>,
     /// What the store named with that problem, such as the command that the user may not run.
@@ -109,6 +122,11 @@ impl LeaseSnapshot {
             left: state.left,
             valid_for: Duration::from_nanos(state.valid_for),
             share: state.share,
+            length: Duration::from_nanos(state.length),
+            hosts: state.hosts,
+            round_trip: state.round_trip.map(Duration::from_nanos),
+            usable_percent: state.usable.map(|thousandths| thousandths / 10),
+            sufficient_burst: state.sufficient_burst,
             problem,
             problem_names: problem_names.flatten(),
             refusing: state.is_refusing,

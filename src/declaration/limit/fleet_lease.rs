@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip128::SipHasher13;
 
 use super::amount::Amount;
+use super::lease_length::LeaseLength;
 use super::safe_share::SafeShare;
 use super::window::{Weekday, Window};
 use crate::choices::Outage;
@@ -18,16 +19,13 @@ use crate::choices::Outage;
 pub struct FleetLease {
     pub(in crate::declaration) key: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(in crate::declaration) lease: Option<Window>,
+    pub(in crate::declaration) lease: Option<LeaseLength>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) outage: Option<Outage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) safe: Option<SafeShare>,
     pub(in crate::declaration) cold_wait: Option<Window>,
 }
-
-/// The default length of leases.
-const LEASE: Duration = Duration::from_secs(2);
 
 /// The default of how long a request waits for the store's answer.
 const COLD_WAIT: Duration = Duration::from_millis(50);
@@ -45,10 +43,14 @@ impl FleetLease {
         }
     }
 
-    /// How long units are leased to a host, from 100 ms to 1 h; 2 s by default. What a host cannot report because it
-    /// died counts as spent when its lease expires.
+    /// How long units are leased to a host, from 100 ms to 1 h. What a host cannot report because it died counts as
+    /// spent when its lease expires.
+    ///
+    /// By default it follows from the limit, between 100 ms and 10 s: half the time in which its burst comes back, a
+    /// sixteenth of its window, or 2 s for places. So a burst suffices to use all of the rate, unless it comes back in
+    /// less than 135 ms: then [`Declaration::warnings`](crate::Declaration::warnings) says how much can be used.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(Window::Span(lease));
+        self.lease = Some(LeaseLength::Declared(Window::Span(lease)));
         self
     }
 
@@ -86,12 +88,9 @@ impl FleetLease {
         &self.key
     }
 
-    /// How long units are leased for.
-    pub fn lease_length(&self) -> Duration {
-        match self.lease {
-            Some(Window::Span(length)) => length,
-            _ => LEASE,
-        }
+    /// How long units are leased for, if that is declared; `None` if it follows from the limit.
+    pub fn lease_length(&self) -> Option<Duration> {
+        self.lease.unwrap_or_default().declared()
     }
 
     /// How long a request waits for the store where nothing that would do is leased.
@@ -118,7 +117,7 @@ impl FleetLease {
     pub(in crate::declaration) fn canonical(&self) -> Self {
         Self {
             key: self.key.clone(),
-            lease: Some(self.lease.unwrap_or(Window::Span(LEASE))),
+            lease: Some(self.lease.unwrap_or_default()),
             outage: Some(self.outage_policy()),
             safe: self.safe.as_ref().map(SafeShare::canonical),
             cold_wait: Some(self.cold_wait.unwrap_or(Window::Span(COLD_WAIT))),
@@ -129,6 +128,8 @@ impl FleetLease {
 /// How a limit that hosts share is counted, in whole units.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseTerms {
+    /// How long units are leased for.
+    pub(crate) length: Duration,
     pub(crate) unit: String,
     pub(crate) capacity: u64,
     /// Set if units come back evenly.

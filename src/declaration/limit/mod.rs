@@ -7,6 +7,7 @@ pub(super) mod by_rate;
 pub(super) mod checks;
 pub(super) mod credit;
 pub(super) mod fleet_lease;
+pub(super) mod lease_length;
 pub(super) mod limit_options;
 pub(super) mod prefix;
 pub(super) mod safe_share;

@@ -38,7 +38,7 @@ fn what_can_be_shared_is_stored_and_read_back() {
             text
         );
         assert!(
-            text.contains("lease = \"2s\"") && text.contains("outage = \"spend_out\""),
+            text.contains("lease = \"auto\"") && text.contains("outage = \"spend_out\""),
             "{text}"
         );
         // There is room for a lease even while the limit is not shared.
@@ -131,6 +131,10 @@ fn what_cannot_be_shared_is_refused_with_what_to_do() {
             "fleet = { key = \"a\", lease = \"99ms\" }",
             "from \"100ms\" to \"1h\"",
         ),
+        (
+            "fleet = { key = \"a\", lease = \"long\" }",
+            "write \"auto\", or a length",
+        ),
         ("fleet = { key = \"a\", outage = \"panic\" }", "panic"),
         ("fleet = { key = \"a\", ttl = \"1s\" }", "ttl"),
         ("fleet = { key = \"a\", safe = 50 }", "declare outage = \"safe\""),
@@ -199,17 +203,60 @@ fn no_url_with_a_secret_is_declared_nor_repeated() {
 }
 
 #[test]
-fn a_burst_below_one_lease_is_declared_with_a_warning() {
-    let declared = |burst: &str| {
-        let lines = format!("{CALLS}, burst = {burst}, {FLEET}");
-        let declaration = Declaration::from_toml(&in_fleet(&lines)).expect("valid");
+fn a_burst_that_is_too_small_for_the_rate_is_declared_with_a_warning() {
+    let declared = |burst: u64, fleet: &str| {
+        let text = in_fleet(&format!("{CALLS}, burst = {burst}, {FLEET}")).replace(FLEET, fleet);
+        let declaration = Declaration::from_toml(&text).expect("valid");
         declaration.version(1).warnings()
     };
-    assert_eq!(declared("200"), Vec::<String>::new());
-    let warnings = declared("199");
+    assert_eq!(declared(14, FLEET), [""; 0]);
+    let warnings = declared(10, FLEET);
     assert!(
-        matches!(&warnings[..], [warning] if warning.contains("a burst of 199 units is below the 200")),
+        matches!(&warnings[..], [warning] if warning.contains("about 74 % of the rate") && warning.contains("at least 14")),
         "{warnings:?}"
+    );
+    // The same with a longer lease, because what is spent is reported as early.
+    let longer = declared(10, "fleet = { key = \"org/calls\", lease = \"4s\" }");
+    assert_eq!(longer, warnings);
+}
+
+#[test]
+fn how_long_leases_last_follows_from_the_limit() {
+    let length = |limit: &str, fleet: &str| {
+        let text = in_fleet(&format!("{limit}, {FLEET}")).replace(FLEET, fleet);
+        let declaration = Declaration::from_toml(&text).expect("valid");
+        let limit = &declaration.canonical().sets[0].limits[0];
+        let (_, terms) = limit.lease_terms().expect("shared");
+        terms.length.as_millis()
+    };
+    let automatic = |limit: &str| {
+        let without = length(limit, FLEET);
+        assert_eq!(
+            length(limit, "fleet = { key = \"org/calls\", lease = \"auto\" }"),
+            without
+        );
+        without
+    };
+    assert_eq!(automatic(CALLS), 10_000);
+    assert_eq!(automatic(&format!("{CALLS}, burst = 100")), 500);
+    assert_eq!(automatic(&format!("{CALLS}, burst = 1")), 100);
+    assert_eq!(
+        automatic("kind = \"calls\", capacity = 10, burst = 20, window = \"1s\""),
+        1_000
+    );
+    assert_eq!(
+        automatic("kind = \"rate\", capacity = \"9.5\", burst = \"0.5\", unit = \"0.5\", window = \"60s\""),
+        1_578
+    );
+    assert_eq!(
+        automatic(&format!("{CALLS}, algorithm = \"fixed_window\"")),
+        3_750
+    );
+    assert_eq!(automatic(BUDGET), 10_000);
+    assert_eq!(automatic(HELD), 2_000);
+    assert_eq!(
+        length(CALLS, "fleet = { key = \"org/calls\", lease = \"20s\" }"),
+        20_000
     );
 }
 

@@ -56,6 +56,9 @@ pub(crate) struct Installed {
 /// How much faster the store's clock may run than this host's: one part in this many.
 const CLOCK_RATES: u64 = 1000;
 
+/// The time that answers take is their mean, in which each counts for one part in this many.
+const ROUND_TRIPS: u64 = 8;
+
 /// Shortens a duration measured by the store, so that it ends here no later than there, whatever the clocks' rates.
 fn by_slow_clock(nanos: u64) -> u64 {
     nanos - nanos.div_ceil(CLOCK_RATES)
@@ -108,6 +111,7 @@ impl Leased {
             None => self.end_outage(state, now, is_enough),
         }
         self.put(state, LeaseWord::AnsweredAt, now.monotonic);
+        self.note_round_trip(state, now.monotonic.saturating_sub(attempt_at));
         self.put(state, LeaseWord::Share, answer.share.min(self.capacity));
         if self.is_held() {
             self.put(state, LeaseWord::Ceiling, answer.ceiling);
@@ -155,6 +159,16 @@ impl Leased {
             self.add(state, LeaseWord::Grants, 1);
         }
         Some(Installed { granted })
+    }
+
+    /// Notes how long an answer took: the mean moves by a part of the difference.
+    fn note_round_trip(&self, state: &mut (impl StateMut + ?Sized), took: u64) {
+        let took = took.max(1);
+        let mean = match self.get(state, LeaseWord::RoundTrip) {
+            0 => took,
+            mean => mean - mean / ROUND_TRIPS + took / ROUND_TRIPS,
+        };
+        self.put(state, LeaseWord::RoundTrip, mean.max(1));
     }
 
     /// Of what was spent since the latest request was kept, what no store has granted.

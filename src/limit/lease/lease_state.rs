@@ -13,6 +13,15 @@ pub(crate) struct LeaseState {
     pub(crate) left: u64,
     pub(crate) valid_for: u64,
     pub(crate) share: u64,
+    pub(crate) length: u64,
+    /// How many hosts wanted something at the last answer.
+    pub(crate) hosts: u64,
+    /// How long answers take.
+    pub(crate) round_trip: Option<u64>,
+    /// What part of the rate can be used with that, in thousandths.
+    pub(crate) usable: Option<u64>,
+    /// The burst with which all of it could be used.
+    pub(crate) sufficient_burst: Option<u64>,
     /// A code; zero if there is none.
     pub(crate) problem: u64,
     /// Because of the problem nothing can be spent.
@@ -43,6 +52,11 @@ impl Leased {
             left: if valid_for > 0 { self.left(state) } else { 0 },
             valid_for,
             share: get(LeaseWord::Share),
+            length: self.length(),
+            hosts: get(LeaseWord::Hosts),
+            round_trip: since(LeaseWord::RoundTrip),
+            usable: self.usable_part(get(LeaseWord::RoundTrip)),
+            sufficient_burst: self.sufficient_burst(get(LeaseWord::RoundTrip)),
             problem: get(LeaseWord::Problem),
             is_refusing: get(LeaseWord::Problem) != 0
                 && get(LeaseWord::Draining) == 0

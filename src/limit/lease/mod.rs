@@ -14,14 +14,17 @@ mod document_tests;
 mod floor;
 mod lease_state;
 mod lease_terms;
+mod length;
 mod outage;
 mod pacing;
 mod record;
+mod usable;
 
 pub(crate) use answers::{Answer, Installed, Problem, Quarantine};
 pub(crate) use asking::Ask;
 pub(crate) use lease_state::LeaseState;
 pub(crate) use lease_terms::{LeaseTerms, SafeTerms};
+pub(crate) use length::{Supply, automatic_length};
 pub(crate) use record::{LEASE_WORDS, LeaseWord};
 
 use record::{get, put};

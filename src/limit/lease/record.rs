@@ -107,6 +107,8 @@ lease_words! {
     Available = "available",
     /// What paces the requests, on the segment clock: each moves it on by one pace.
     PacedUntil = "paced_until",
+    /// How long answers have taken of late, in nanoseconds; zero before the first.
+    RoundTrip = "round_trip",
     /// First record of a segment only: the process that asks the store, as an owner word.
     Duty = "duty",
     /// First record only: a futex, advanced when a request may be due.

@@ -3,18 +3,22 @@
 use std::time::Duration;
 
 use crate::choices::{Kind, Outage};
+use crate::declaration::limit::lease_length::LeaseLength;
 use crate::declaration::limit::safe_share::SafeShare;
 use crate::declaration::limit::window::Window;
 use crate::declaration::limit::{Algorithm, Align, Limit};
 use crate::declaration::location::{Location, check_range};
 use crate::declaration::options::fleet::FleetOptions;
 use crate::error::DeclarationError;
-use crate::units::NANOS_PER_SECOND;
+use crate::limit::{Rule, RuleOperations};
 
 const MAX_KEY_BYTES: usize = 200;
 const MIN_LEASE: Duration = Duration::from_millis(100);
 const MAX_LEASE: Duration = Duration::from_secs(3600);
 const MAX_COLD_WAIT: Duration = Duration::from_secs(10);
+
+/// All of a rate, in thousandths.
+const ALL_USABLE: u64 = 1000;
 
 impl Limit {
     /// Whether hosts can share a limit of this kind and algorithm, in a set that is not keyed.
@@ -97,13 +101,14 @@ impl Limit {
             });
         }
         match fleet.lease {
-            None => {}
-            Some(Window::Span(length)) if (MIN_LEASE..=MAX_LEASE).contains(&length) => {}
+            None | Some(LeaseLength::Auto) => {}
+            Some(LeaseLength::Declared(Window::Span(length)))
+                if (MIN_LEASE..=MAX_LEASE).contains(&length) => {}
             Some(length) => {
                 return Err(place.value(
                     "fleet / lease",
                     length,
-                    "is no length for a lease: choose from \"100ms\" to \"1h\"",
+                    "is no length for a lease: write \"auto\", or choose from \"100ms\" to \"1h\"",
                 ));
             }
         }
@@ -159,27 +164,21 @@ impl Limit {
         Ok(Some(units))
     }
 
-    /// A warning about a shared limit whose burst is below what comes back during one lease, so that every unit may
-    /// need a question to the store.
+    /// A warning about a shared limit whose burst is too small to use all of its rate, however fast the store answers.
     pub(in crate::declaration) fn fleet_warning(&self, place: &Location<'_>) -> Option<String> {
-        let fleet = self.fleet.as_ref()?;
-        let canonical = self.canonical().per_window();
-        let Some(Window::Span(window)) = canonical.window else {
+        self.fleet.as_ref()?;
+        let Rule::Leased(leased) = self.compile(place, true).ok()?.rule else {
             return None;
         };
-        let capacity = canonical.capacity_units()?;
-        let burst = canonical
-            .burst
-            .as_ref()
-            .and_then(|burst| canonical.units(burst).ok()?)?;
-        let by_lease = u128::from(capacity) * fleet.lease_length().as_nanos() / window.as_nanos().max(1);
-        (u128::from(burst) < by_lease).then(|| {
-            format!(
-                "{}: a burst of {burst} units is below the {by_lease} that come back during one lease of {:.1} s, so the \
-                 store may have to be asked for every few units: declare a larger burst, or a shorter lease",
-                place.here(),
-                fleet.lease_length().as_nanos() as f64 / NANOS_PER_SECOND as f64,
-            )
-        })
+        let usable = leased.usable_part(0).filter(|part| *part < ALL_USABLE)?;
+        let burst = leased.capacity();
+        Some(format!(
+            "{}: hosts can use about {} % of the rate: a burst of {burst} {} back before they have asked the store for \
+             more, so declare one of at least {}",
+            place.here(),
+            usable / 10,
+            if burst == 1 { "unit comes" } else { "units comes" },
+            leased.sufficient_burst(0)?,
+        ))
     }
 }

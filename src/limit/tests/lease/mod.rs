@@ -4,3 +4,4 @@ mod lease_model;
 mod lease_store;
 mod lease_tests;
 mod quiet_hosts_tests;
+mod whole_rate_tests;

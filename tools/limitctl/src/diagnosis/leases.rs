@@ -24,7 +24,10 @@ pub fn findings(look: &Look) -> Vec<Finding> {
     let mut found: Vec<Finding> = shared
         .flat_map(|(set, limit, lease)| {
             let of_store = store(set, limit, lease);
-            of_store.into_iter().chain(unused(set, limit, lease))
+            let of_lease = unused(set, limit, lease)
+                .into_iter()
+                .chain(small_burst(set, limit, lease));
+            of_store.into_iter().chain(of_lease)
         })
         .collect();
     if is_shared && !fleet.duty.as_ref().is_some_and(|duty| duty.alive) {
@@ -88,6 +91,27 @@ fn unused(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Op
         );
         finding.of_set(&set.name)
     })
+}
+
+/// A burst that is used up before the store has answered.
+fn small_burst(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Option<Finding> {
+    let percent = lease.usable_percent.filter(|percent| *percent < 95)?;
+    let round_trip = lease.round_trip?;
+    let finding = Finding::warning(
+        "lease_share",
+        format!(
+            "about {percent} % of the rate of limit {} can be used: the store's answers take {}, leases last for {}, and the \
+             burst does not bridge that",
+            name(limit),
+            human::duration(round_trip),
+            human::duration(lease.length)
+        ),
+        format!(
+            "declare a burst of at least {}, or a store that is nearer",
+            human::count(lease.sufficient_burst?)
+        ),
+    );
+    Some(finding.of_set(&set.name))
 }
 
 fn without_duty(look: &Look, fleet: &FleetSnapshot) -> Finding {

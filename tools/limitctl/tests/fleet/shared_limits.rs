@@ -23,7 +23,7 @@ name = "api"
   kind = "calls"
   capacity = 6000
   window = "60s"
-  fleet = { key = "org/api/calls" }
+  fleet = { key = "org/api/calls", lease = "2s" }
 "#;
 
 /// A segment with that limit, and in the same set another that is not shared.

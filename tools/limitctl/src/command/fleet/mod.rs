@@ -97,6 +97,8 @@ impl Part<'_> {
         Table::of(&self.limits)
             .left("SET", |shared| sanitise::line(shared.set))
             .left("LIMIT", |shared| sanitise::line(shared.limit))
+            .right("LEASE", |shared| human::duration(shared.lease.length))
+            .right("HOSTS", |shared| count(shared.lease.hosts))
             .right("REQUESTS", |shared| count(shared.lease.counts.requests))
             .right("GRANTS", |shared| count(shared.lease.counts.grants))
             .right("FAILURES", |shared| count(shared.lease.counts.failures))
