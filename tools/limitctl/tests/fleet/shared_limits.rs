@@ -297,7 +297,7 @@ fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
 }
 
 #[test]
-fn a_burst_below_one_lease_is_created_with_a_warning() {
+fn a_burst_that_is_too_small_for_the_rate_is_created_with_a_warning_and_found_once_the_store_answers() {
     let directory = directory();
     let config = directory.path().join("limits.toml");
     let small = DECLARED.replace("window = \"60s\"", "window = \"60s\"\n  burst = 10");
@@ -305,9 +305,25 @@ fn a_burst_below_one_lease_is_created_with_a_warning() {
     let path = directory.path().join("limits");
     let created = run(["create", text(&path), text(&config)]).ended(0);
     assert!(
-        created.stderr.contains("a burst of 10 units is below the 200"),
+        created.stderr.contains("about 74 % of the rate"),
         "{}",
         created.stderr
+    );
+
+    let found = || {
+        findings(&path)
+            .into_iter()
+            .find(|found| found["finding"] == "lease_share")
+    };
+    assert_eq!(found(), None);
+    let segment = Segment::open(&path).expect("a segment");
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let asked = duty.ask().expect("works").remove(0);
+    duty.install(&asked, &all_of(asked.request(), 7)).expect("works");
+    let found = found().expect("found").to_string();
+    assert!(
+        found.contains("% of the rate of limit calls") && found.contains("a burst of at least"),
+        "{found}"
     );
 }
 
