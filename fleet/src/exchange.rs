@@ -8,7 +8,10 @@ use shmlimit::fleet::{Asked, Duty, LeaseRequest, NamedProblem, StoreProblem};
 use crate::backoff::Backoff;
 use crate::store::answer::StoreAnswer;
 use crate::store::error::StoreError;
-use crate::terms::{Terms, difference};
+use crate::terms::{Kind, Terms, TermsError, difference};
+
+/// The most requests that are sent at once. More than that would let the store and the others that it serves wait.
+const REQUESTS_AT_ONCE: usize = 4_096;
 
 /// What a store answers to a pipeline: an answer to each request, or none at all.
 pub type Answers = Result<Vec<Result<StoreAnswer, StoreError>>, StoreError>;
@@ -50,17 +53,17 @@ impl Exchange {
         }
     }
 
-    /// Builds a pipeline from what a segment [asked](Duty::ask). Requests that the store cannot count are reported to
-    /// the segment, and the last such problem is returned.
+    /// Builds a pipeline from what a segment [asked](Duty::ask), of at most 4,096 requests: the segment asks for the rest
+    /// again. Requests that the store cannot count are reported to the segment, and the last such problem is returned.
     pub fn pipeline(&self, duty: &Duty, asked: Vec<Asked>) -> (Pipeline, Option<StoreError>) {
         let mut pipeline = Pipeline {
-            asked: Vec::with_capacity(asked.len()),
-            requests: Vec::with_capacity(asked.len()),
+            asked: Vec::with_capacity(asked.len().min(REQUESTS_AT_ONCE)),
+            requests: Vec::with_capacity(asked.len().min(REQUESTS_AT_ONCE)),
         };
         let mut problem = None;
-        for asked in asked {
+        for asked in asked.into_iter().take(REQUESTS_AT_ONCE) {
             let request = asked.request();
-            match Terms::new(&request.declared, request.version) {
+            match countable_terms(request) {
                 Ok(terms) => {
                     pipeline.requests.push((request.clone(), terms));
                     pipeline.asked.push(asked);
@@ -142,6 +145,16 @@ impl Exchange {
             }
         }
     }
+}
+
+fn countable_terms(request: &LeaseRequest) -> Result<Terms, TermsError> {
+    let terms = Terms::new(&request.declared, request.version)?;
+    // Places are not leased by key.
+    if request.of_key.is_some() && terms.kind == Kind::Places {
+        let declared = request.declared.to_string();
+        return Err(TermsError::Unknown { declared });
+    }
+    Ok(terms)
 }
 
 fn report(duty: &Duty, asked: &Asked, problem: impl Into<NamedProblem>, retry_in: Duration) {

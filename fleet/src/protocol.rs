@@ -1,22 +1,35 @@
-//! Requests as arguments of the script, and its answers.
+//! Requests as arguments of the scripts, and their answers.
 
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use shmlimit::fleet::{LeaseReply, LeaseRequest};
+use shmlimit::fleet::{LeaseReply, LeaseRequest, LeasedKey};
 
 use crate::store::answer::{Grant, StoreAnswer};
 use crate::terms::Terms;
 
-/// The script that settles and grants.
+/// The script that settles and grants for limits that all requests share.
 pub const LEASE_SCRIPT: &str = concat!(
     include_str!("script/terms_and_time.lua"),
     include_str!("script/lease.lua")
 );
 
+/// The script that settles and grants for limits by key.
+pub const KEYED_SCRIPT: &str = concat!(
+    include_str!("script/terms_and_time.lua"),
+    include_str!("script/keyed.lua")
+);
+
+/// The most keys of one partition in one call.
+pub const KEYS_IN_A_CALL: usize = 64;
+
 /// Incremented whenever the content of the keys changes.
 const PROTOCOL: u32 = 1;
 const MODULUS: u64 = 1 << 52;
+/// The largest number that the script of limits by key can hold.
+const MAX_EXACT: u64 = (1 << 53) - 1;
+/// The digits of names, as in URLs.
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The key of a limit. In a cluster, the text between the braces determines where it is placed.
 #[must_use]
@@ -24,16 +37,36 @@ pub fn store_key(key: &str) -> String {
     format!("shmlimit:{{{key}}}")
 }
 
+/// Which of the 64 partitions of a limit has a key: the last six bits of its hash.
+#[must_use]
+pub fn partition_of(hash: u128) -> u8 {
+    (hash & 0x3f) as u8
+}
+
+/// The key of a partition of a limit, with the text that determines where a cluster places it and all keys of the
+/// partition.
+#[must_use]
+pub fn partition_key(key: &str, partition: u8) -> String {
+    format!("shmlimit:{{{key}/{partition:02}}}")
+}
+
+/// The key of one key of a limit: that of its partition, and the hash in 22 digits, as in URLs, the highest first. The
+/// hash itself would be six bytes shorter, but people could not read, copy, or delete what they see.
+#[must_use]
+pub fn name_of_key(key: &str, hash: u128) -> String {
+    let mut name = partition_key(key, partition_of(hash));
+    for digit in (0..22).rev() {
+        let index = (hash >> (6 * digit)) & 0x3f;
+        name.push(char::from(DIGITS[index as usize]));
+    }
+    name
+}
+
 /// Appends the key and the arguments to EVALSHA or EVAL and the script. With an empty run id, the script queries it.
 pub fn add_arguments(command: &mut Cmd, run: &str, terms: &Terms, request: &LeaseRequest) {
+    command.arg(1).arg(store_key(&request.key));
+    add_terms(command, run, terms);
     command
-        .arg(1)
-        .arg(store_key(&request.key))
-        .arg(PROTOCOL)
-        .arg(run)
-        .arg(terms.version)
-        .arg(terms.fingerprint())
-        .arg(terms.to_string())
         .arg(format!("{:016x}", request.host))
         .arg(request.sequence)
         .arg(request.spent % MODULUS)
@@ -44,49 +77,172 @@ pub fn add_arguments(command: &mut Cmd, run: &str, terms: &Terms, request: &Leas
         .arg(request.ungranted % MODULUS);
 }
 
+/// The same for the script of limits by key, for keys of one partition of a limit, all counted alike.
+pub fn add_keyed_arguments(
+    command: &mut Cmd,
+    run: &str,
+    (key, terms): (&str, &Terms),
+    requests: &[(LeasedKey, &LeaseRequest)],
+) {
+    let partition = requests
+        .first()
+        .map_or(0, |(of_key, _)| partition_of(of_key.hash));
+    command.arg(requests.len() + 1).arg(partition_key(key, partition));
+    for (of_key, _) in requests {
+        command.arg(name_of_key(key, of_key.hash));
+    }
+    add_terms(command, run, terms);
+    for (of_key, request) in requests {
+        let numbers = [
+            request.sequence,
+            of_key.began,
+            request.spent,
+            request.refunded,
+            request.ungranted,
+            request.held,
+            request.wanted,
+        ];
+        let mut packed = request.host.to_be_bytes().to_vec();
+        packed.extend(
+            numbers
+                .iter()
+                .flat_map(|number| number.min(&MAX_EXACT).to_be_bytes()),
+        );
+        command.arg(packed);
+    }
+}
+
+fn add_terms(command: &mut Cmd, run: &str, terms: &Terms) {
+    command
+        .arg(PROTOCOL)
+        .arg(run)
+        .arg(terms.version)
+        .arg(terms.fingerprint())
+        .arg(terms.to_string());
+}
+
 /// Parses the script's answer.
 ///
 /// # Errors
 ///
 /// A description of an unexpected answer.
 pub fn read_answer(value: &Value) -> Result<StoreAnswer, String> {
-    let unexpected = || format!("{value:?}");
-    let Value::Array(items) = value else {
-        return Err(unexpected());
-    };
-    let text = |index: usize| match items.get(index) {
-        Some(Value::BulkString(bytes)) => Ok(String::from_utf8_lossy(bytes).into_owned()),
-        Some(Value::SimpleString(text)) => Ok(text.clone()),
-        _ => Err(unexpected()),
-    };
-    let number = |index: usize| match items.get(index) {
-        Some(Value::Int(number)) => u64::try_from(*number).map_err(|_| unexpected()),
-        _ => Err(unexpected()),
-    };
-    let duration = |index| number(index).map(Duration::from_micros);
-    Ok(match text(0)?.as_str() {
-        "granted" => StoreAnswer::Granted(Grant {
-            reply: LeaseReply {
-                sequence: number(1)?,
-                granted: number(2)?,
-                remaining: duration(4)?,
-                share: number(5)?,
-                grant_number: number(6)?,
-                drained_in: duration(7)?,
-                ceiling: number(9)?,
-                hosts: number(10)?,
-                quarantine: duration(11)?,
-                available: number(12)?,
-                free_in: Duration::ZERO,
+    let items = Items::of(value)?;
+    if items.text(0)? != "granted" {
+        return items.refusal();
+    }
+    Ok(StoreAnswer::Granted(Grant {
+        reply: LeaseReply {
+            sequence: items.number(1)?,
+            granted: items.number(2)?,
+            remaining: items.duration(4)?,
+            share: items.number(5)?,
+            grant_number: items.number(6)?,
+            drained_in: items.duration(7)?,
+            ceiling: items.number(9)?,
+            hosts: items.number(10)?,
+            quarantine: items.duration(11)?,
+            available: items.number(12)?,
+            free_in: Duration::ZERO,
+        },
+        kept: items.number(3)?,
+        store_time: items.number(8)?,
+    }))
+}
+
+/// Parses the answer of the script of limits by key to that many requests, into an answer to each.
+///
+/// # Errors
+///
+/// A description of an unexpected answer.
+pub fn read_keyed_answers(value: &Value, requests: usize) -> Result<Vec<StoreAnswer>, String> {
+    let items = Items::of(value)?;
+    if items.text(0)? != "keys" {
+        return Ok(vec![items.refusal()?; requests]);
+    }
+    let answers = items.values.get(1..).unwrap_or_default();
+    if answers.len() != requests {
+        return Err(format!("{} answers to {requests} requests", answers.len()));
+    }
+    answers.iter().map(read_keyed_answer).collect()
+}
+
+fn read_keyed_answer(value: &Value) -> Result<StoreAnswer, String> {
+    let items = Items::of(value)?;
+    if items.text(0)? != "granted" {
+        return items.refusal();
+    }
+    Ok(StoreAnswer::Granted(Grant {
+        reply: LeaseReply {
+            sequence: items.number(1)?,
+            granted: items.number(2)?,
+            remaining: items.duration(4)?,
+            share: items.number(5)?,
+            grant_number: 0,
+            drained_in: items.duration(6)?,
+            ceiling: u64::MAX,
+            hosts: items.number(7)?,
+            quarantine: items.duration(8)?,
+            available: items.number(9)?,
+            free_in: items.duration(10)?,
+        },
+        kept: items.number(3)?,
+        store_time: items.number(11)?,
+    }))
+}
+
+/// What a script has answered.
+struct Items<'a> {
+    value: &'a Value,
+    values: &'a [Value],
+}
+
+impl<'a> Items<'a> {
+    fn of(value: &'a Value) -> Result<Self, String> {
+        match value {
+            Value::Array(values) => Ok(Self { value, values }),
+            _ => Err(format!("{value:?}")),
+        }
+    }
+
+    fn unexpected(&self) -> String {
+        format!("{:?}", self.value)
+    }
+
+    fn text(&self, index: usize) -> Result<String, String> {
+        match self.values.get(index) {
+            Some(Value::BulkString(bytes)) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+            Some(Value::SimpleString(text)) => Ok(text.clone()),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn number(&self, index: usize) -> Result<u64, String> {
+        match self.values.get(index) {
+            Some(Value::Int(number)) => u64::try_from(*number).map_err(|_| self.unexpected()),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn duration(&self, index: usize) -> Result<Duration, String> {
+        self.number(index).map(Duration::from_micros)
+    }
+
+    /// An answer that grants nothing and leaves everything as it is.
+    fn refusal(&self) -> Result<StoreAnswer, String> {
+        Ok(match self.text(0)?.as_str() {
+            "declared" => StoreAnswer::Declared {
+                in_force: self.text(1)?,
             },
-            kept: number(3)?,
-            store_time: number(8)?,
-        }),
-        "declared" => StoreAnswer::Declared { in_force: text(1)? },
-        "stale" => StoreAnswer::Stale { last: number(1)? },
-        "fell" => StoreAnswer::SpentFell { before: number(1)? },
-        "foreign" => StoreAnswer::Foreign { found: text(1)? },
-        "protocol" => StoreAnswer::Protocol { found: text(1)? },
-        _ => return Err(unexpected()),
-    })
+            "stale" => StoreAnswer::Stale {
+                last: self.number(1)?,
+            },
+            "fell" => StoreAnswer::SpentFell {
+                before: self.number(1)?,
+            },
+            "foreign" => StoreAnswer::Foreign { found: self.text(1)? },
+            "protocol" => StoreAnswer::Protocol { found: self.text(1)? },
+            _ => return Err(self.unexpected()),
+        })
+    }
 }

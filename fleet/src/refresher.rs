@@ -325,7 +325,7 @@ impl Work {
         let mut is_denied = false;
         let (pipeline, mut problem) = self.exchange.pipeline(duty, asked);
         if let Some(client) = self.client.as_mut().filter(|_| !pipeline.requests().is_empty()) {
-            duty.keep(client.longest_exchange(pipeline.requests().len()) + SLICE);
+            duty.keep(client.longest_exchange(pipeline.requests()) + SLICE);
             let answers = client.ask(pipeline.requests());
             let counter = if answers.is_ok() {
                 &self.shared.round_trips

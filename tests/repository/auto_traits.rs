@@ -80,7 +80,7 @@ fn every_public_type_of_a_module_survives_threads_and_panics() {
     assert_complete("src/request/mod.rs", &["LimitName"], &named);
     let named = each_survives!(shmlimit::fleet:
         Asked, Duty, DutySnapshot, Fleet, FleetSnapshot, LeaseCounts, LeaseReply, LeaseRequest, LeaseSnapshot,
-        LeasedLimit, LeasedRule, NamedProblem, StoreProblem,
+        LeasedKey, LeasedLimit, LeasedRule, NamedProblem, StoreProblem,
     );
     assert_complete("src/api/fleet/mod.rs", &[], &named);
     let named = each_survives!(shmlimit::headers: Advertise, Fields, PolicyHeaders, Problem);

@@ -4,6 +4,7 @@
 //! by reply. Every change of the script must be made here too.
 
 mod histogram;
+mod keyed;
 mod place_queue;
 mod window;
 
@@ -17,6 +18,8 @@ use crate::terms::{Kind, Terms};
 use histogram::Histogram;
 use place_queue::PlaceQueue;
 use window::window_at;
+
+pub use keyed::KeyedStoreModel;
 
 const MAX: u64 = (1 << 53) - 1;
 const MODULUS: u64 = 1 << 52;
@@ -178,11 +181,11 @@ impl Record {
         };
         self.turn_window(&mut at);
         self.expire(now);
-        if let Err(answer) = self.agree(terms, &mut at) {
+        if let Err(in_force) = self.agree(terms, &mut at) {
             if let Some(before) = before {
                 *self = before;
             }
-            return answer;
+            return StoreAnswer::Declared { in_force };
         }
         self.seen = now;
         let reported = Reported {
@@ -268,8 +271,8 @@ impl Record {
         self.drain(now / self.terms.quantum);
     }
 
-    /// Decides which declaration is in force from now on. Returns an answer if the request cannot be served under it.
-    fn agree(&mut self, terms: &Terms, at: &mut Instant) -> Result<(), StoreAnswer> {
+    /// Decides which declaration is in force from now on. Returns it if the request cannot be served under it.
+    fn agree(&mut self, terms: &Terms, at: &mut Instant) -> Result<(), String> {
         let ruling = self.terms.clone();
         if ruling.fingerprint() == terms.fingerprint() {
             self.terms.version = ruling.version.max(terms.version);
@@ -301,9 +304,7 @@ impl Record {
             return Ok(());
         }
         if terms.version == ruling.version || terms.kind != ruling.kind {
-            return Err(StoreAnswer::Declared {
-                in_force: ruling.fingerprint().to_owned(),
-            });
+            return Err(ruling.fingerprint().to_owned());
         }
         Ok(())
     }

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use redis::cluster::{ClusterClient, ClusterConnection};
 use redis::{
-    Client, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind, IntoConnectionInfo,
+    Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, RedisError, ServerErrorKind, TlsCertificates, TlsMode, Value,
 };
 use shmlimit::fleet::{LeaseRequest, StoreProblem};
 
 use crate::exchange::Answers;
-use crate::protocol::{LEASE_SCRIPT, add_arguments, read_answer};
 use crate::store::address::{Node, StoreAddress, Topology};
+use crate::store::calls::{Call, Scripts};
 use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
 use crate::store::failure::problem_of;
@@ -50,7 +50,7 @@ pub struct StoreClient {
     address: StoreAddress,
     credentials: Credentials,
     timeouts: Timeouts,
-    sha: String,
+    scripts: Scripts,
     link: Option<Link>,
     sentinels: Sentinels,
 }
@@ -85,7 +85,7 @@ impl StoreClient {
             address,
             credentials,
             timeouts,
-            sha: redis::Script::new(LEASE_SCRIPT).get_hash().to_owned(),
+            scripts: Scripts::new(),
             link: None,
             sentinels: Sentinels::default(),
         }
@@ -97,9 +97,9 @@ impl StoreClient {
         &self.address
     }
 
-    /// The longest that it may take to get answers to that many requests, or to give up, according to the timeouts.
-    /// Not included is the resolution of server names, which the system does in its own time.
-    pub(crate) fn longest_exchange(&self, requests: usize) -> Duration {
+    /// The longest that it may take to get answers to these requests, or to give up, according to the timeouts. Not
+    /// included is the resolution of server names, which the system does in its own time.
+    pub(crate) fn longest_exchange(&self, requests: &[(LeaseRequest, Terms)]) -> Duration {
         let Timeouts { connect, answer } = self.timeouts;
         match &self.address.topology {
             // To connect, to identify the server, and to exchange requests and answers.
@@ -107,14 +107,14 @@ impl StoreClient {
             Topology::Sentinel { .. } => 2 * connect + 3 * answer,
             Topology::Cluster(nodes) => {
                 let tries = CLUSTER_RETRIES.saturating_add(1);
-                let attempts = u32::try_from(nodes.len() + requests).unwrap_or(u32::MAX);
+                let attempts = u32::try_from(nodes.len() + Call::all(requests).len()).unwrap_or(u32::MAX);
                 (connect + answer).saturating_mul(attempts.saturating_mul(tries))
             }
         }
     }
 
-    /// Sends all requests in one pipeline (to a cluster, one after the other) and waits for the answers, one for each
-    /// request, in order.
+    /// Sends all requests in one pipeline (to a cluster, one call after the other) and waits for the answers, one for
+    /// each request, in order. Requests for keys of one partition of a limit share calls.
     ///
     /// # Errors
     ///
@@ -125,6 +125,7 @@ impl StoreClient {
             Some(link) => link,
             None => self.connect()?,
         };
+        let calls = Call::all(requests);
         let has_sentinels = matches!(self.address.topology, Topology::Sentinel { .. });
         let results = match &mut link {
             Link::Server { connection, run, .. } => {
@@ -132,19 +133,28 @@ impl StoreClient {
                     .set_read_timeout(Some(self.timeouts.answer))
                     .and_then(|()| connection.set_write_timeout(Some(self.timeouts.answer)))
                     .map_err(|error| self.failure(&error))?;
-                ask_server(connection.as_mut(), run, &self.sha, has_sentinels, requests)
+                ask_server(connection.as_mut(), run, &self.scripts, has_sentinels, &calls)
             }
-            Link::Cluster(connection) => Ok(ask_cluster(connection, &self.sha, requests)),
+            Link::Cluster(connection) => Ok(ask_cluster(connection, &self.scripts, &calls)),
         };
         let results = results.map_err(|error| self.failure(&error))?;
-        let answers: Vec<_> = results
-            .into_iter()
-            .map(|result| {
-                result
-                    .map_err(|error| self.failure(&error))
-                    .and_then(|value| read_answer(&value).map_err(|reason| self.unexpected(&reason)))
-            })
-            .collect();
+        let mut answers = Vec::with_capacity(requests.len());
+        for (call, result) in calls.iter().zip(results) {
+            let read = result
+                .map_err(|error| self.failure(&error))
+                .and_then(|value| call.read(&value).map_err(|reason| self.unexpected(&reason)));
+            match read {
+                Ok(read) => answers.extend(call.positions().iter().copied().zip(read.into_iter().map(Ok))),
+                // What is wrong with a call is wrong with each of its requests.
+                Err(error) => answers.extend(
+                    call.positions()
+                        .iter()
+                        .map(|&position| (position, Err(error.clone()))),
+                ),
+            }
+        }
+        answers.sort_unstable_by_key(|(position, _)| *position);
+        let answers: Vec<_> = answers.into_iter().map(|(_, answer)| answer).collect();
         // A server that answers but cannot be written to is no longer the primary: look it up again.
         if !answers
             .iter()
@@ -370,21 +380,18 @@ fn is_replica(replication: &Result<Value, RedisError>) -> bool {
 
 type Results = Vec<Result<Value, RedisError>>;
 
-/// Sends requests to one server. `checks_role`: the answers only count if the server then still is a primary, also in
-/// its own view. Where it is not, it may have been told so before it granted anything.
+/// Calls scripts of one server. `checks_role`: the answers only count if the server then still is a primary, also in its
+/// own view. Where it is not, it may have been told so before it granted anything.
 fn ask_server(
     connection: &mut dyn ConnectionLike,
     run: &str,
-    sha: &str,
+    scripts: &Scripts,
     checks_role: bool,
-    requests: &[(LeaseRequest, Terms)],
+    calls: &[Call<'_>],
 ) -> Result<Results, RedisError> {
     let mut pipeline = redis::pipe();
-    for (request, terms) in requests {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(sha);
-        add_arguments(&mut command, run, terms, request);
-        pipeline.add_command(command);
+    for call in calls {
+        pipeline.add_command(call.by_hash(scripts, run));
     }
     if checks_role {
         pipeline.cmd("INFO").arg("replication");
@@ -394,34 +401,31 @@ fn ask_server(
         let reason = "its role is no longer that of the primary";
         return Err((ErrorKind::Server(ServerErrorKind::ReadOnly), reason).into());
     }
-    for (result, (request, terms)) in results.iter_mut().zip(requests) {
+    for (result, call) in results.iter_mut().zip(calls) {
         if is_missing_script(result) {
-            // EVAL also caches the script for the next EVALSHA.
-            let mut command = redis::cmd("EVAL");
-            command.arg(LEASE_SCRIPT);
-            add_arguments(&mut command, run, terms, request);
-            *result = connection.req_command(&command).and_then(Value::extract_error);
+            // One before it may have brought the script.
+            *result = call_anyway(connection, call, scripts, run);
         }
     }
     Ok(results)
 }
 
-fn ask_cluster(connection: &mut ClusterConnection, sha: &str, requests: &[(LeaseRequest, Terms)]) -> Results {
-    let mut ask = |name: &str, script: &str, request: &LeaseRequest, terms: &Terms| {
-        let mut command = redis::cmd(name);
-        command.arg(script);
-        add_arguments(&mut command, "", terms, request);
-        connection.req_command(&command).and_then(Value::extract_error)
-    };
-    requests
-        .iter()
-        .map(|(request, terms)| {
-            let result = ask("EVALSHA", sha, request, terms);
-            if is_missing_script(&result) {
-                ask("EVAL", LEASE_SCRIPT, request, terms)
-            } else {
-                result
-            }
-        })
-        .collect()
+fn ask_cluster(connection: &mut ClusterConnection, scripts: &Scripts, calls: &[Call<'_>]) -> Results {
+    let ask = |call| call_anyway(connection, call, scripts, "");
+    calls.iter().map(ask).collect()
+}
+
+/// Calls a script by its hash, and with its text if the server does not have it. It has it from then on.
+fn call_anyway(
+    connection: &mut dyn ConnectionLike,
+    call: &Call<'_>,
+    scripts: &Scripts,
+    run: &str,
+) -> Result<Value, RedisError> {
+    let mut ask = |command: Cmd| connection.req_command(&command).and_then(Value::extract_error);
+    let result = ask(call.by_hash(scripts, run));
+    if is_missing_script(&result) {
+        return ask(call.with_text(run));
+    }
+    result
 }

@@ -1,6 +1,8 @@
 //! The store: its script, its client, and the kinds of servers it may run on.
 
 mod client;
+mod keyed;
+mod keyed_model;
 mod model;
 mod problems;
 mod requests;

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::requests::load_with_clock;
 use crate::scene::{Server, server_program};
 use fastrand::Rng;
 use redis::Connection;
@@ -27,12 +28,8 @@ struct Script {
 
 impl Script {
     fn load(connection: &mut Connection) -> Self {
-        let clock = "{ string.sub(ARGV[#ARGV], 1, -7), string.sub(ARGV[#ARGV], -6) }";
-        let text = LEASE_SCRIPT.replace("redis.call('TIME')", clock);
-        assert_ne!(text, LEASE_SCRIPT, "the script asks for the time");
-        let sha = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(connection);
         Self {
-            sha: sha.expect("a script that loads"),
+            sha: load_with_clock(connection, LEASE_SCRIPT),
         }
     }
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::client::{ask, grant, thousand};
-use crate::requests::request;
+use crate::requests::{keyed, request};
 use crate::scene::{self, PASSWORD, Server, client, patient, server_program, wait_for};
 use shmlimit::fleet::StoreProblem;
 use shmlimit_fleet::{Credentials, StoreClient, StoreError, Timeouts};
@@ -207,7 +207,9 @@ fn the_permissions_of_the_guide_are_enough_and_a_missing_one_is_named() {
     let all: Vec<&str> = documented.iter().map(String::as_str).collect();
     set_user(&server, &all);
     for sequence in 1..=3 {
-        grant(&mut as_user(&server.url()), &request(&thousand(), 1, sequence, 5));
+        let request = request(&thousand(), 1, sequence, 5);
+        grant(&mut as_user(&server.url()), &request);
+        grant(&mut as_user(&server.url()), &keyed(request, 7));
     }
     for (without, name) in [
         ("~shmlimit:*", "key"),
@@ -217,14 +219,26 @@ fn the_permissions_of_the_guide_are_enough_and_a_missing_one_is_named() {
         ("+hmget", "script"),
         ("+hset", "script"),
         ("+pexpire", "script"),
+        ("+get", "script"),
+        ("+set", "script"),
     ] {
         let rules: Vec<&str> = all.iter().copied().filter(|rule| *rule != without).collect();
         assert!(rules.len() < all.len(), "{without} is documented");
         set_user(&server, &rules);
         let mut client = as_user(&server.url());
-        let error = ask(&mut client, &request(&thousand(), 1, 4, 5)).expect_err("denied");
+        let asked = request(&thousand(), 1, 4, 5);
+        let alone = ask(&mut client, &asked);
+        let by_key = ask(&mut client, &keyed(asked, 7));
+        let Some(error) = alone.err().or(by_key.err()) else {
+            panic!("not denied without {without}");
+        };
         assert!(error.is_denial(), "{error:?}");
-        let (problem, named) = problem(&mut client);
+        let StoreError::Unavailable {
+            problem, name: named, ..
+        } = error
+        else {
+            panic!("{error:?}");
+        };
         assert_eq!(problem, StoreProblem::NotPermitted, "{without}");
         // Valkey names the command of a script, too.
         let is_named = named == name || without.strip_prefix('+') == Some(named.as_str());

@@ -1,9 +1,10 @@
-//! Requests of hosts to a store.
+//! Requests of hosts to a store, and its scripts on the clock of a test.
 
 use std::time::Duration;
 
+use redis::Connection;
 use shmlimit::declare::Kind;
-use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
+use shmlimit::fleet::{LeaseRequest, LeasedKey, LeasedLimit, LeasedRule};
 
 /// A limit that is replenished continuously.
 pub fn backlog(capacity: u64, window: Duration, burst: u64, lease: Duration) -> LeasedLimit {
@@ -35,4 +36,21 @@ pub fn request(declared: &LeasedLimit, host: u64, sequence: u64, wanted: u64) ->
         wanted,
         grant_number: 0,
     }
+}
+
+/// The same for a key, with nothing unanswered before.
+pub fn keyed(request: LeaseRequest, hash: u128) -> LeaseRequest {
+    let began = request.sequence;
+    let of_key = Some(LeasedKey { hash, began });
+    LeaseRequest { of_key, ..request }
+}
+
+/// Loads a script whose clock is its last argument, in microseconds, so that leases expire, windows turn and the clock
+/// goes back without waiting. Returns the hash.
+pub fn load_with_clock(connection: &mut Connection, script: &str) -> String {
+    let clock = "{ string.sub(ARGV[#ARGV], 1, -7), string.sub(ARGV[#ARGV], -6) }";
+    let text = script.replace("redis.call('TIME')", clock);
+    assert_ne!(text, script, "the script asks for the time");
+    let sha = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(connection);
+    sha.expect("a script that loads")
 }

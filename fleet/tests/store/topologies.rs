@@ -160,6 +160,15 @@ fn asks_each_server_of_a_cluster_for_its_limits() {
             .collect();
         let answered = client.ask(&requests).expect("answers");
         assert!(answered.iter().all(|answer| granted(answer) == 10));
+        // All keys of a partition are in one place.
+        let by_key: Vec<_> = (0..200)
+            .map(|number| {
+                let (request, terms) = request(&format!("org/{protocol}/keys"), 1, 10, LEASE);
+                (requests::keyed(request, number), terms)
+            })
+            .collect();
+        let answered = client.ask(&by_key).expect("answers");
+        assert!(answered.iter().all(|answer| granted(answer) == 10));
     }
     let mut keys = 0;
     for server in &servers {
@@ -169,7 +178,8 @@ fn asks_each_server_of_a_cluster_for_its_limits() {
         assert!(here > 0, "one of three servers has no limit");
         keys += here;
     }
-    assert_eq!(keys, 40);
+    // Twice 20 limits, and 200 keys in 64 partitions.
+    assert_eq!(keys, 2 * (20 + 200 + 64));
 }
 
 /// Sentinels that accept connections but say nothing block nobody: another is asked, and if there is none, the store

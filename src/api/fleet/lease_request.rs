@@ -209,7 +209,7 @@ pub struct LeaseReply {
     /// What the store has left for all hosts after this answer, or zero if they want more than there is. It decides
     /// how much a host keeps in hand while it is idle.
     pub available: u64,
-    /// How long the store will have no unit to grant for this key, whatever hosts return; zero if it has some. Zero for
+    /// How long the store will have no unit to grant for this key if no host returns any; zero if it has some. Zero for
     /// limits that all requests share.
     pub free_in: Duration,
 }

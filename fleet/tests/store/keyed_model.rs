@@ -1,0 +1,494 @@
+//! Compares the model of limits by key with a real server: random traces must get equal replies.
+//!
+//! The server runs the shipped script on the clock of the trace. What the model says is gone by then is deleted.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use fastrand::Rng;
+use redis::Connection;
+use shmlimit::Window;
+use shmlimit::declare::{Kind, Weekday};
+use shmlimit::fleet::{LeaseRequest, LeasedKey, LeasedLimit, LeasedRule};
+use shmlimit_fleet::model::KeyedStoreModel;
+use shmlimit_fleet::protocol::{
+    KEYED_SCRIPT, add_keyed_arguments, name_of_key, partition_key, partition_of, read_keyed_answers,
+};
+use shmlimit_fleet::{Grant, StoreAnswer, Terms};
+
+use crate::requests::load_with_clock;
+use crate::scene::{Server, server_program};
+
+const STEPS: usize = 400;
+const SEEDS: u64 = 12;
+/// 2026-11-28T22:00:00Z, two days and two hours before a month ends.
+const START: u64 = 1_795_903_200_000_000;
+/// What a host admits of a key before it asks.
+const UNLEASED: u64 = 1;
+/// Two of one partition, and one of another.
+const KEYS: [u128; 3] = [
+    0x0123_4567_89ab_cdef_0123_4567_89ab_cd05,
+    0xfedc_ba98_7654_3210_fedc_ba98_7654_3205,
+    0xffff_ffff_ffff_ffff_ffff_ffff_ffff_ffff,
+];
+
+/// What a host knows of a key. It spends no more than it holds, and only while its lease lasts; if it holds nothing, it
+/// admits one unit before it asks.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    sequence: u64,
+    began: u64,
+    spent: u64,
+    refunded: u64,
+    ungranted: u64,
+    /// Of what is spent, what was admitted before asking.
+    unleased: u64,
+    held: u64,
+    expiry: u64,
+    /// No unit is admitted unleased before.
+    free_at: u64,
+    asked: Option<LeaseRequest>,
+}
+
+struct Host {
+    id: u64,
+    demand: u64,
+    rows: [Row; KEYS.len()],
+}
+
+impl Host {
+    fn new(id: u64, demand: u64) -> Self {
+        Self {
+            id,
+            demand,
+            rows: Default::default(),
+        }
+    }
+}
+
+impl Row {
+    fn spend(&mut self, demand: u64, now: u64, random: &mut Rng) -> u64 {
+        if now >= self.expiry {
+            self.held = 0;
+        }
+        let leased = random.u64(..self.held.min(demand) + 1);
+        self.held -= leased;
+        let is_cold = self.held == 0 && leased == 0 && now >= self.free_at && self.unleased < UNLEASED;
+        let unleased = u64::from(is_cold && random.bool());
+        self.unleased += unleased;
+        self.spent += leased + unleased;
+        leased + unleased
+    }
+
+    fn ask(
+        &mut self,
+        (host, demand): (u64, u64),
+        declared: &LeasedLimit,
+        key: u128,
+        now: u64,
+        random: &mut Rng,
+    ) {
+        // What was not answered is repeated, or asked for anew with what was spent since.
+        if self.asked.is_some() && random.u64(..4) > 0 {
+            return;
+        }
+        self.sequence = (self.sequence + 1).max(now);
+        if self.began == 0 {
+            self.began = self.sequence;
+        }
+        if self.asked.is_none() && random.u64(..4) == 0 {
+            // Now and then it returns a part.
+            self.held = random.u64(..self.held + 1);
+        }
+        self.asked = Some(LeaseRequest {
+            key: String::new(),
+            of_key: Some(LeasedKey {
+                hash: key,
+                began: self.began,
+            }),
+            declared: declared.clone(),
+            version: 0,
+            host,
+            sequence: self.sequence,
+            spent: self.spent,
+            refunded: self.refunded,
+            ungranted: self.ungranted,
+            held: self.held,
+            wanted: random.u64(..demand + 1),
+            grant_number: 0,
+        });
+    }
+
+    fn install(&mut self, sent: u64, grant: &Grant) {
+        let asked = self.asked.take().expect("asked before");
+        self.spent -= asked.spent;
+        self.refunded -= asked.refunded;
+        self.ungranted -= asked.ungranted;
+        // What was spent of the lease after it asked.
+        let of_lease = (asked.held - self.held.min(asked.held)).min(self.spent);
+        self.began = 0;
+        self.unleased = self.unleased.min(self.spent - of_lease);
+        self.held = (grant.kept + grant.reply.granted).saturating_sub(of_lease);
+        self.expiry = sent + micros(grant.reply.remaining);
+        self.free_at = sent + micros(grant.reply.free_in);
+    }
+}
+
+fn micros(of: Duration) -> u64 {
+    u64::try_from(of.as_micros()).expect("short")
+}
+
+fn rules() -> Vec<LeasedRule> {
+    let calendar = |capacity, window, utc_offset_minutes, week_start| LeasedRule::Calendar {
+        capacity,
+        window,
+        utc_offset_minutes,
+        week_start,
+    };
+    let backlog = |capacity, seconds, burst| LeasedRule::Backlog {
+        capacity,
+        window: Duration::from_secs(seconds),
+        burst,
+    };
+    vec![
+        backlog(1_000, 1, 3_000),
+        backlog(10_007, 86_400, 50),
+        backlog(10, 60, 5),
+        backlog(1, 3, 1),
+        LeasedRule::Window {
+            capacity: 500,
+            window: Duration::from_secs(7),
+        },
+        calendar(4_000, Window::Month, -60, Weekday::Monday),
+        calendar(4_000, Window::Week, 330, Weekday::Sunday),
+        calendar(900, Window::Day, 0, Weekday::Monday),
+    ]
+}
+
+/// How often each answer was seen: traces that never produce an answer do not test it.
+#[derive(Debug, Default)]
+struct Seen {
+    granted: usize,
+    refused: usize,
+    repeated: usize,
+    lapsed: usize,
+    quarantine: usize,
+    declared: usize,
+    stale: usize,
+    fell: usize,
+    gone: usize,
+}
+
+impl Seen {
+    fn note(&mut self, answer: &StoreAnswer, held: u64, is_repeat: bool) {
+        match answer {
+            StoreAnswer::Granted(grant) if !grant.reply.quarantine.is_zero() => self.quarantine += 1,
+            StoreAnswer::Granted(grant) if grant.kept < held => self.lapsed += 1,
+            StoreAnswer::Granted(_) if is_repeat => self.repeated += 1,
+            StoreAnswer::Granted(grant) if grant.reply.granted > 0 => self.granted += 1,
+            StoreAnswer::Granted(_) => self.refused += 1,
+            StoreAnswer::Declared { .. } => self.declared += 1,
+            StoreAnswer::Stale { .. } => self.stale += 1,
+            StoreAnswer::SpentFell { .. } => self.fell += 1,
+            _ => panic!("{answer:?}"),
+        }
+    }
+}
+
+/// A server with the script, and the model of it.
+struct Store<'a> {
+    connection: &'a mut Connection,
+    sha: &'a str,
+    model: KeyedStoreModel,
+    key: String,
+    run: String,
+}
+
+impl Store<'_> {
+    fn name(&self, key: u128) -> String {
+        name_of_key(&self.key, key)
+    }
+
+    fn delete(&mut self, name: String) -> bool {
+        let mut command = redis::cmd("DEL");
+        let deleted: u64 = command.arg(name).query(self.connection).expect("an answer");
+        deleted > 0
+    }
+
+    /// Deletes what the server would have dropped by now. Returns whether there was anything.
+    fn drop_what_is_gone(&mut self, now: u64) -> bool {
+        let mut is_gone = false;
+        self.model.drop_gone(now);
+        for hash in KEYS {
+            if self.model.kept_for(LeasedKey { hash, began: 0 }, now).is_none() {
+                is_gone |= self.delete(self.name(hash));
+            }
+        }
+        is_gone
+    }
+
+    /// Everything is lost.
+    fn empty(&mut self) {
+        for hash in KEYS {
+            self.delete(self.name(hash));
+            self.delete(partition_key(&self.key, partition_of(hash)));
+        }
+        self.model = KeyedStoreModel::new();
+    }
+
+    fn answer(
+        &mut self,
+        now: u64,
+        terms: &Terms,
+        requests: &[(LeasedKey, &LeaseRequest)],
+    ) -> Vec<StoreAnswer> {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(self.sha);
+        add_keyed_arguments(&mut command, &self.run, (&self.key, terms), requests);
+        let value = command.arg(now).query(self.connection).expect("an answer");
+        read_keyed_answers(&value, requests.len()).expect("answers of the protocol")
+    }
+
+    /// The milliseconds that the server keeps a key for.
+    fn kept_for(&mut self, key: u128) -> i64 {
+        let mut command = redis::cmd("PTTL");
+        command
+            .arg(self.name(key))
+            .query(self.connection)
+            .expect("a number")
+    }
+}
+
+/// What was admitted of each key: in all, and in each window.
+#[derive(Default)]
+struct Admitted {
+    all: [u64; KEYS.len()],
+    windows: HashMap<(usize, u64), u64>,
+}
+
+/// Runs one trace. `is_rough` adds what an intact store never sees: other run ids, a clock that steps, other
+/// declarations, lost data.
+fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool), seen: &mut Seen) {
+    let mut random = Rng::with_seed(seed);
+    let mut version = 0;
+    let mut declared = LeasedLimit {
+        kind: Kind::Rate,
+        unit: "1".to_owned(),
+        rule: rule.clone(),
+        lease: Duration::from_millis(500 + random.u64(..3_000)),
+    };
+    let mut now = START + random.u64(..200_000_000_000);
+    let begun = now;
+    let mut admitted = Admitted::default();
+    let mut hosts: Vec<Host> = (0..2 + random.u64(..5))
+        .map(|id| Host::new(id + 1, 1 << random.u64(..10)))
+        .collect();
+    let mut ever = hosts.len() as u64;
+    let window_of = |now: u64| match rule {
+        LeasedRule::Window { window, .. } => now / micros(*window),
+        _ => 0,
+    };
+    for step in 0..STEPS {
+        now += match random.u64(..20) {
+            0 => random.u64(..40_000_000),
+            1 => random.u64(..8_000_000),
+            _ => random.u64(..200_000),
+        };
+        if is_rough {
+            match random.u64(..80) {
+                0 => now -= random.u64(..5_000_000),
+                1 => store.run.push('1'),
+                2 => version += 1,
+                3 => {
+                    declared.lease += Duration::from_millis(1);
+                    version += random.u64(..2);
+                }
+                4 => {
+                    declared.rule = rules().swap_remove(random.usize(..rules().len()));
+                    version += random.u64(..2);
+                }
+                5 => store.empty(),
+                _ => {}
+            }
+        }
+        if random.u64(..100) == 0 {
+            // The host dies, and another starts in its place.
+            let host = &mut hosts[random.usize(..ever.min(2) as usize)];
+            *host = Host::new(host.id + 1_000, host.demand);
+            ever += 1;
+        }
+        let partition = partition_of(KEYS[random.usize(..KEYS.len())]);
+        let mut asking = Vec::new();
+        for _ in 0..1 + random.usize(..4) {
+            let (number, key) = (random.usize(..hosts.len()), random.usize(..KEYS.len()));
+            if partition_of(KEYS[key]) != partition || asking.contains(&(number, key)) {
+                continue;
+            }
+            let host = &mut hosts[number];
+            let row = &mut host.rows[key];
+            let units = row.spend(host.demand, now, &mut random);
+            admitted.all[key] += units;
+            *admitted.windows.entry((key, window_of(now))).or_default() += units;
+            if random.u64(..20) == 0 {
+                // An outage policy admits what no store has granted.
+                let units = random.u64(..8 * host.demand);
+                row.spent += units;
+                row.ungranted += units;
+            }
+            if is_rough && random.u64(..20) == 0 {
+                row.refunded += random.u64(..host.demand);
+            }
+            row.ask((host.id, host.demand), &declared, KEYS[key], now, &mut random);
+            asking.push((number, key));
+        }
+        // Some are lost on their way, and repeated later.
+        asking.retain(|_| random.u64(..6) > 0);
+        if asking.is_empty() {
+            continue;
+        }
+        let mut requests: Vec<LeaseRequest> = asking
+            .iter()
+            .map(|&(number, key)| hosts[number].rows[key].asked.clone().expect("asked"))
+            .collect();
+        for request in &mut requests {
+            if is_rough && random.u64(..50) == 0 {
+                request.sequence -= 1 + random.u64(..300_000);
+            } else if is_rough && random.u64(..50) == 0 {
+                request.spent = request.spent.saturating_sub(100);
+            }
+        }
+        let pairs: Vec<_> = requests
+            .iter()
+            .map(|request| (request.of_key.expect("a key"), request))
+            .collect();
+        let terms = Terms::new(&declared, version).expect("countable");
+        seen.gone += usize::from(store.drop_what_is_gone(now));
+        let real = store.answer(now, &terms, &pairs);
+        for ((&(number, key), (of_key, request)), real) in asking.iter().zip(pairs).zip(real) {
+            let modelled = store.model.answer(&store.run, now, &terms, of_key, request);
+            assert_eq!(real, modelled, "seed {seed}, {rule:?}, step {step}: {request:?}");
+            let row = &mut hosts[number].rows[key];
+            let is_repeat = row.sequence < now;
+            seen.note(&real, request.held, is_repeat);
+            match &real {
+                StoreAnswer::Granted(grant)
+                    if random.u64(..6) != 0 && row.asked.as_ref() == Some(request) =>
+                {
+                    row.install(now, grant);
+                    if row.held == 0 && row.spent == 0 && row.refunded == 0 && random.bool() {
+                        // The row is evicted: it has given back.
+                        *row = Row {
+                            free_at: row.free_at,
+                            ..Row::default()
+                        };
+                    }
+                }
+                // Like a host that is deployed anew.
+                StoreAnswer::Declared { .. } => *row = Row::default(),
+                _ => {}
+            }
+        }
+        for &(_, key) in &asking {
+            let of_key = LeasedKey {
+                hash: KEYS[key],
+                began: 0,
+            };
+            if let Some(kept_for) = store.model.kept_for(of_key, now) {
+                let real = store.kept_for(KEYS[key]);
+                let kept_for = i64::try_from(kept_for).expect("no longer than a century");
+                // The server's clock runs on meanwhile; a repeated request does not write.
+                assert!(
+                    real > 0,
+                    "seed {seed}, {rule:?}, step {step}: {real} of {kept_for} ms"
+                );
+            }
+        }
+    }
+    if is_rough {
+        return;
+    }
+    match *rule {
+        LeasedRule::Backlog {
+            capacity,
+            window,
+            burst,
+        } => {
+            let replenished = u128::from(now - begun) * 1_000 * u128::from(capacity) / window.as_nanos();
+            let bound = u128::from(burst + ever * UNLEASED) + replenished;
+            for admitted in admitted.all {
+                assert!(
+                    u128::from(admitted) <= bound,
+                    "seed {seed}, {rule:?}: {admitted} of {bound}"
+                );
+                assert!(admitted > 0, "seed {seed} shows nothing");
+            }
+        }
+        LeasedRule::Window { capacity, .. } => {
+            for ((key, window), units) in admitted.windows {
+                let bound = capacity + ever * UNLEASED;
+                assert!(
+                    units <= bound,
+                    "seed {seed}, key {key}, window {window}: {units} of {bound}"
+                );
+            }
+        }
+        _ => {}
+    }
+}
+
+fn traces(seeds: std::ops::Range<u64>, is_rough: bool) -> Option<Seen> {
+    let program = server_program()?;
+    let server = Server::start(&program);
+    let mut connection = server.connection();
+    let sha = load_with_clock(&mut connection, KEYED_SCRIPT);
+    let mut seen = Seen::default();
+    for seed in seeds {
+        for rule in rules() {
+            let mut store = Store {
+                connection: &mut connection,
+                sha: &sha,
+                model: KeyedStoreModel::new(),
+                key: format!("test/{seed}/{rule:?}/{is_rough}"),
+                run: "1".to_owned(),
+            };
+            trace(&mut store, &rule, (seed, is_rough), &mut seen);
+        }
+    }
+    println!("{seen:?}");
+    Some(seen)
+}
+
+fn holds(seen: &Seen, least: usize, counts: &[(&str, usize)]) {
+    for (what, count) in counts {
+        assert!(*count > least, "{count} {what}: {seen:?}");
+    }
+}
+
+#[test]
+fn answers_for_keys_what_the_script_answers_on_a_real_server() {
+    let Some(seen) = traces(0..SEEDS, false) else {
+        return;
+    };
+    let counts = [
+        ("grants", seen.granted),
+        ("refusals", seen.refused),
+        ("repeats", seen.repeated),
+        ("lapses", seen.lapsed),
+        ("records that are gone", seen.gone),
+    ];
+    holds(&seen, 100, &counts);
+}
+
+#[test]
+fn answers_the_same_for_keys_when_servers_clocks_and_declarations_change() {
+    let Some(seen) = traces(1_000..1_000 + SEEDS, true) else {
+        return;
+    };
+    let counts = [
+        ("quarantines", seen.quarantine),
+        ("declarations", seen.declared),
+        ("stale requests", seen.stale),
+        ("falls", seen.fell),
+    ];
+    holds(&seen, 10, &counts);
+}
