@@ -583,12 +583,13 @@ impl Record {
     }
 
     fn expiry(&self, total: u64, at: Instant) -> u64 {
-        if total == 0 {
+        let is_window = self.terms.kind == Kind::Window;
+        if total == 0 && !is_window {
             return at.now;
         }
         let slot = slot(&self.terms);
         let whole = (at.now + self.terms.lease + slot).next_multiple_of(slot);
-        if self.terms.kind != Kind::Window {
+        if !is_window {
             return whole;
         }
         let turns_in = u64::try_from(at.window_end - at.utc.cast_signed()).unwrap_or(0);

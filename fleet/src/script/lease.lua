@@ -415,7 +415,8 @@ end
 -- What is left for all hosts after this; nothing where they want more. Hosts that are idle keep none of that.
 local left_for_all = fair < MAX and 0 or available - granted
 expiry = now
-if total > 0 then
+-- With nothing, a window's host is told how long that will stay so.
+if total > 0 or kind == 'window' then
     expiry = lease_end
     slot_add(expiry, total)
 end

@@ -5,3 +5,4 @@ mod fleet;
 mod outages;
 mod places;
 mod quiet_hosts;
+mod windows;

@@ -164,9 +164,10 @@ fn safe_goes_on_with_what_is_declared_in_each_window_whenever_the_outage_begins(
             .algorithm(Algorithm::FixedWindow)
             .fleet(lease);
         let mut fleet = Fleet::new(3, limit);
-        // The window is used up when the outage begins.
+        // The window is used up when the outage begins, but for the last units, which are handed out one by one.
         fleet.run_for(9 * SECOND, 50);
-        assert_eq!(fleet.run_for(STEP * 10, 50).iter().sum::<u64>(), 0);
+        let rest: u64 = fleet.run_for(STEP * 10, 50).iter().sum();
+        assert!(rest <= 3, "{rest}");
         fleet.is_out = true;
         let admitted: u64 = fleet.run_for(10 * SECOND, 50).iter().sum();
         assert!(

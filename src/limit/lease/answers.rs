@@ -64,6 +64,11 @@ fn by_slow_clock(nanos: u64) -> u64 {
     nanos - nanos.div_ceil(CLOCK_RATES)
 }
 
+/// Lengthens a duration measured by the store, so that it ends here no earlier than there.
+fn by_fast_clock(nanos: u64) -> u64 {
+    nanos.saturating_add(nanos.div_ceil(CLOCK_RATES))
+}
+
 impl Leased {
     /// Puts an answer into force. `attempt_at` is when the attempt that it answers began, on the segment clock.
     /// Returns `None` and changes nothing if the answer does not belong to the current request.
@@ -133,10 +138,18 @@ impl Leased {
                     over_at
                 }
             }
-            None if granted < wanted || self.is_out(state, now) => now
-                .monotonic
-                .saturating_add(pace)
-                .saturating_add(self.jitter(state, pace / JITTER)),
+            None if granted < wanted || self.is_out(state, now) => {
+                let paced = now
+                    .monotonic
+                    .saturating_add(pace)
+                    .saturating_add(self.jitter(state, pace / JITTER));
+                if self.is_in_windows() {
+                    // By then the window has turned in the store as well, whose answer is younger than now.
+                    paced.min(by_fast_clock(answer.remaining).saturating_add(now.monotonic))
+                } else {
+                    paced
+                }
+            }
             None => 0,
         };
         self.put(state, LeaseWord::RetryAt, retry_at);
@@ -147,6 +160,11 @@ impl Leased {
             self.end(state);
         }
         if !is_leased {
+            let is_used_up = self.is_in_windows() && granted < wanted && until > now.monotonic;
+            if is_used_up && self.get(state, LeaseWord::SelfGranted) == 0 {
+                // That nothing is left holds until the window ends.
+                self.put(state, LeaseWord::ValidUntil, until);
+            }
             return Some(Installed { granted: 0 });
         }
         self.put(state, LeaseWord::Allowance, allowance);

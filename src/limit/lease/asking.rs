@@ -111,6 +111,10 @@ impl Leased {
                 // What was spent is reported, and what is kept in vain is given back.
                 return Some(self.refreshed_at(state));
             }
+            if left == 0 && floor > 0 {
+                // The window is used up; the next one is not.
+                return Some(valid_until.saturating_add(self.jitter(state, self.pace())));
+            }
             return (left > 0).then(|| self.renewed_at(state));
         }
         // No lease is left for what may follow. Where a window ended it, it ended that of all hosts.

@@ -188,6 +188,11 @@ impl Leased {
         comes_back.then(|| self.price.nanos_to_cover(self.price.scaled_cost(self.capacity)))
     }
 
+    /// Whether units come back with windows, which also end leases.
+    fn is_in_windows(&self) -> bool {
+        matches!(self.units, Units::Counted | Units::Debited)
+    }
+
     fn is_held(&self) -> bool {
         self.units == Units::Held
     }
@@ -368,9 +373,10 @@ impl Leased {
         if is_out || grants_nothing {
             return Shortage::StoreOut;
         }
-        // What was short a lease ago says nothing about now.
+        // What was short a lease ago says nothing about now, nor what was in another window.
         let answered_ago = now.monotonic.saturating_sub(get(LeaseWord::AnsweredAt));
-        if get(LeaseWord::Short) != 0 && answered_ago < self.length() {
+        let is_another_window = self.is_in_windows() && !self.is_valid(state, now);
+        if get(LeaseWord::Short) != 0 && answered_ago < self.length() && !is_another_window {
             return Shortage::Exhausted;
         }
         Shortage::Pending
