@@ -22,6 +22,9 @@ use crate::terms::Terms;
 /// How long sentinels may take to confirm the primary. It goes on as such if none of them does.
 const CONFIRMATION: Duration = Duration::from_millis(250);
 
+/// Within this time it shows that a server has closed a connection. An exchange takes that much longer then.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
 /// How many times a request to a cluster is resent, to another server or after a pause.
 const CLUSTER_RETRIES: u32 = 2;
 
@@ -102,9 +105,9 @@ impl StoreClient {
     pub(crate) fn longest_exchange(&self, requests: &[(LeaseRequest, Terms)]) -> Duration {
         let Timeouts { connect, answer } = self.timeouts;
         match &self.address.topology {
-            // To connect, to identify the server, and to exchange requests and answers.
-            Topology::Single(_) => connect + 2 * answer,
-            Topology::Sentinel { .. } => 2 * connect + 3 * answer,
+            // To find the connection closed, to connect, to identify the server, and to exchange requests and answers.
+            Topology::Single(_) => AT_ONCE + connect + 2 * answer,
+            Topology::Sentinel { .. } => AT_ONCE + 2 * connect + 3 * answer,
             Topology::Cluster(nodes) => {
                 let tries = CLUSTER_RETRIES.saturating_add(1);
                 let attempts = u32::try_from(nodes.len() + Call::all(requests).len()).unwrap_or(u32::MAX);
@@ -121,22 +124,20 @@ impl StoreClient {
     /// [`StoreError`] if no request was answered. Errors of single requests are among the answers.
     pub fn ask(&mut self, requests: &[(LeaseRequest, Terms)]) -> Answers {
         let known = self.link.take();
-        let mut link = match known.filter(|link| self.is_still_primary(link)) {
-            Some(link) => link,
-            None => self.connect()?,
+        let (mut link, is_new) = match known.filter(|link| self.is_still_primary(link)) {
+            Some(link) => (link, false),
+            None => (self.connect()?, true),
         };
         let calls = Call::all(requests);
-        let has_sentinels = matches!(self.address.topology, Topology::Sentinel { .. });
-        let results = match &mut link {
-            Link::Server { connection, run, .. } => {
-                connection
-                    .set_read_timeout(Some(self.timeouts.answer))
-                    .and_then(|()| connection.set_write_timeout(Some(self.timeouts.answer)))
-                    .map_err(|error| self.failure(&error))?;
-                ask_server(connection.as_mut(), run, &self.scripts, has_sentinels, &calls)
-            }
-            Link::Cluster(connection) => Ok(ask_cluster(connection, &self.scripts, &calls)),
-        };
+        let begun = Instant::now();
+        let mut results = self.ask_through(&mut link, &calls);
+        let is_closed = results.as_ref().is_err_and(RedisError::is_connection_dropped);
+        if is_closed && !is_new && begun.elapsed() < AT_ONCE {
+            // Servers close connections that were idle for long, which is no outage. The requests are the same, so the
+            // server may see them twice.
+            link = self.connect()?;
+            results = self.ask_through(&mut link, &calls);
+        }
         let results = results.map_err(|error| self.failure(&error))?;
         let mut answers = Vec::with_capacity(requests.len());
         for (call, result) in calls.iter().zip(results) {
@@ -163,6 +164,18 @@ impl StoreClient {
             self.link = Some(link);
         }
         Ok(answers)
+    }
+
+    fn ask_through(&self, link: &mut Link, calls: &[Call<'_>]) -> Result<Results, RedisError> {
+        match link {
+            Link::Server { connection, run, .. } => {
+                connection.set_read_timeout(Some(self.timeouts.answer))?;
+                connection.set_write_timeout(Some(self.timeouts.answer))?;
+                let has_sentinels = matches!(self.address.topology, Topology::Sentinel { .. });
+                ask_server(connection.as_mut(), run, &self.scripts, has_sentinels, calls)
+            }
+            Link::Cluster(connection) => Ok(ask_cluster(connection, &self.scripts, calls)),
+        }
     }
 
     /// Closes the connection; the next request opens another.

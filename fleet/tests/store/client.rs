@@ -462,3 +462,24 @@ fn grant_numbers_rise_over_a_store_that_has_lost_everything() {
     };
     assert!(number(grant(&mut client, &knowing)) > after + 1_000_000);
 }
+
+#[test]
+fn a_connection_that_the_server_has_closed_is_no_failure() {
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let mut client = server.client();
+    let limit = thousand();
+    for sequence in 1..4 {
+        let answer = grant(&mut client, &request(&limit, 1, sequence, 10));
+        assert_eq!(answer.reply.sequence, sequence);
+        // As a server does that closes idle connections.
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL")
+            .arg("TYPE")
+            .arg("normal")
+            .arg("SKIPME")
+            .arg("yes");
+        let killed: u64 = kill.query(&mut server.connection()).expect("a number");
+        assert!(killed >= 1);
+    }
+}

@@ -344,3 +344,74 @@ fn leaves_a_former_primary_that_still_takes_writes() {
         .expect_err("a replica");
     assert_eq!(error.problem(), StoreProblem::ReadOnly, "{error:?}");
 }
+
+/// A failover that a person asks the sentinels for: nobody dies, and the former primary takes writes until it is told.
+#[test]
+fn leaves_the_former_primary_in_a_planned_failover_and_grants_nothing_twice() {
+    let Some(program) = server_program() else { return };
+    let lease = Duration::from_secs(1);
+    let common = ["--requirepass", PASSWORD, "--masterauth", PASSWORD];
+    let former = Server::start_with(&program, &common);
+    let port = former.port.to_string();
+    let mut arguments = common.to_vec();
+    arguments.extend(["--replicaof", "127.0.0.1", &port]);
+    let next = Server::start_with(&program, &arguments);
+    let replicates = |server: &Server| {
+        let mut info = redis::cmd("INFO");
+        let state: Result<String, _> = info.arg("replication").query(&mut server.connection());
+        state.is_ok_and(|state| state.contains("master_link_status:up"))
+    };
+    wait_for("the replica", || replicates(&next));
+    let sentinel = Server::start_sentinel(&program, &former, PASSWORD);
+    let url = format!("redis+sentinel://127.0.0.1:{}/limits", sentinel.port);
+    let ask_sentinel = |words: &[&str]| {
+        let sentinel = redis::Client::open(sentinel.url()).expect("valid");
+        let mut connection = sentinel.get_connection_with_timeout(DEADLINE)?;
+        redis::cmd("SENTINEL")
+            .arg(words)
+            .query::<redis::Value>(&mut connection)
+    };
+    // Two hosts, of which one has connected before the failover and one connects during it.
+    let mut early = scene::client(&url, PASSWORD);
+    let answered = early
+        .ask(&[request("org/planned", 1, 600, lease)])
+        .expect("an answer");
+    // Each spends what it is granted at once.
+    let mut spent = [granted(&answered[0]), 0];
+    assert_eq!(spent[0], 600);
+    wait_for("the sentinel to know the replica", || sentinel.knows_a_replica());
+    wait_for("the failover to begin", || {
+        ask_sentinel(&["FAILOVER", "limits"]).is_ok()
+    });
+    wait_for("the sentinel to name the other", || {
+        let named = ask_sentinel(&["GET-MASTER-ADDR-BY-NAME", "limits"]);
+        let named = named.and_then(|named| Ok(redis::from_redis_value::<[String; 2]>(named)?));
+        named.is_ok_and(|[_, port]| port == next.port.to_string())
+    });
+    let since = Instant::now();
+    let mut late = scene::client(&url, PASSWORD);
+    let (mut sequences, mut reached) = ([2, 1], [None; 2]);
+    while reached.iter().any(Option::is_none) || since.elapsed() < 2 * lease {
+        assert!(since.elapsed() < DEADLINE, "{reached:?}:\n{}", sentinel.log());
+        for (host, client) in [&mut early, &mut late].into_iter().enumerate() {
+            let (mut next, terms) = request("org/planned", sequences[host], 1_000, lease);
+            next.host = host as u64 + 1;
+            next.spent = spent[host];
+            match client.ask(&[(next, terms)]).map(|mut answers| answers.pop()) {
+                Ok(Some(Ok(StoreAnswer::Granted(grant)))) => {
+                    spent[host] += grant.reply.granted;
+                    sequences[host] += 1;
+                    if !grant.reply.quarantine.is_zero() {
+                        reached[host].get_or_insert(since.elapsed());
+                    }
+                }
+                Ok(Some(Err(error))) | Err(error) => assert!(error.is_outage(), "{error:?}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(spent.iter().sum::<u64>() <= 1_000, "{spent:?} of 1,000");
+        thread::sleep(Duration::from_millis(20));
+    }
+    // 0.1 s and 0.0 s on an idle machine.
+    println!("the other primary answered after {reached:?}");
+}
