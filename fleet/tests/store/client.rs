@@ -359,8 +359,6 @@ fn grants_nothing_for_one_lease_after_the_server_was_restarted_with_its_data() {
     let limit = backlog(1_000, LONG * 1_000, 1_000, Duration::from_millis(500));
     assert_eq!(grant(&mut client, &request(&limit, 1, 1, 100)).reply.granted, 100);
     server.restart();
-    let outage = ask(&mut client, &request(&limit, 1, 2, 100)).expect_err("the connection is lost");
-    assert!(outage.is_outage(), "{outage}");
     let begun = Instant::now();
     let mut quarantined = 0;
     let granted = loop {
