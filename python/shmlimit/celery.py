@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -39,7 +39,7 @@ _HEADER = "shmlimit"
 
 # Refusals that only the end of another task or request can heal. One that names a time, because a place is free but
 # others are before this task, names the earliest.
-_WANT_OF_PLACE = frozenset({"concurrency", "queue_full", "holds_full"})
+_WANT_OF_PLACE = frozenset({"concurrency", "queue_full", "holds_full", "table_full"})
 
 # After this many doublings the range of delays ends at 8 times `retry_delay`, and stays there.
 _MAX_DOUBLINGS = 3
@@ -63,26 +63,35 @@ class _SentBack:
     refusals: int = 0
     in_a_row: int = 0
 
-    def again(self, refused: Refused | Removed, retry_delay: float) -> tuple[float, _SentBack]:
+    def again(self, refused: Refused | Removed, places: Collection[str], retry_delay: float) -> tuple[float, _SentBack]:
         """Decides when to try again after one more refusal.
 
         Args:
             refused: The refusal.
-            retry_delay: The first delay if there is no place.
+            places: The names of the limits of which places are taken.
+            retry_delay: The longest first delay if no time is known.
 
         Returns:
             The countdown in seconds, and what the header says from now on.
         """
+        wants_a_place = isinstance(refused, Refused) and _wants_a_place(refused, places)
         retry_after = refused.retry_after if isinstance(refused, Refused) else None
-        if retry_after is None or (isinstance(refused, Refused) and refused.reason in _WANT_OF_PLACE):
-            # Tasks refused together must not return together; and since nobody knows when a place will be free, some
+        if wants_a_place or retry_after is None:
+            # Tasks refused together must not return together; and since nobody knows when they will be admitted, some
             # of them should try soon.
-            longest = retry_delay * 2 ** min(self.in_a_row, _MAX_DOUBLINGS)
-            return random.uniform(retry_delay / 10, longest), _SentBack(self.refusals + 1, self.in_a_row + 1)
+            in_a_row = self.in_a_row if wants_a_place else 0
+            longest = retry_delay * 2 ** min(in_a_row, _MAX_DOUBLINGS)
+            after = _SentBack(self.refusals + 1, in_a_row + 1 if wants_a_place else 0)
+            return random.uniform(retry_delay / 10, longest), after
         spread = min(max(_SPREAD * retry_after, _SHORTEST_SPREAD), _LONGEST_SPREAD)
         # Rounded up: a task that came back earlier would be refused again.
         countdown = math.ceil((retry_after + random.uniform(0, spread)) * 1000) / 1000
         return countdown, _SentBack(self.refusals + 1)
+
+
+def _wants_a_place(refused: Refused, places: Collection[str]) -> bool:
+    # If hosts share the places, another host may have what this one lacks.
+    return refused.reason in _WANT_OF_PLACE or (refused.reason == "lease" and refused.binding in places)
 
 
 @dataclass
@@ -156,7 +165,7 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
         request = self.request
         headers = dict(request.headers or {})
         before = _SentBack(**headers.get(_HEADER, {}))
-        countdown, after = before.again(refused, self._terms.retry_delay)
+        countdown, after = before.again(refused, self._terms.limits._places, self._terms.retry_delay)
         if self._terms.max_refusals is not None and after.refusals > self._terms.max_refusals:
             raise refused
         # `retry` would count the refusal as one of the task's own retries.
@@ -194,7 +203,8 @@ def limited(
     If time alone heals the refusal, the countdown is its `retry_after` plus a random part of up to a tenth of it, so
     that tasks refused together do not return together. If there is no place, because another task must first end, the
     countdown is random: at most `retry_delay` at first, and twice as much with each further refusal in a row for this
-    reason, up to 8 times `retry_delay`.
+    reason, up to 8 times `retry_delay`. If nobody knows when there will be more, such as of a limit that hosts share
+    and of which nothing is leased, the countdown is random and never more than `retry_delay`.
 
     Args:
         limits: The set that each task takes from: `shmlimit.open(...)[name]`, opened before or after the workers are
@@ -207,7 +217,8 @@ def limited(
         when_refused: `"retry"` to send the task back, `"fail"` to let it fail with `Refused` or `AcquireTimeout`. Under
             `task_always_eager` it fails.
         max_refusals: How often a task may be sent back before it fails; `None` for no bound.
-        retry_delay: The longest first countdown if there is no place, in seconds: about as long as a task runs.
+        retry_delay: The longest countdown, in seconds, if nobody knows when to come back, and the longest first one if
+            there is no place: about as long as a task runs.
         tier: The tier to put the key into, as for `SetHandle.acquire`, or a function that returns it for the task's
             arguments.
         overrides: The key's own capacities, as for `SetHandle.acquire`, or a function that returns them for the

@@ -1,11 +1,15 @@
 //! Requests that find nothing leased, and wait for the answer of the store.
 
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use shmlimit::declare::{FleetLease, Outage};
 use shmlimit::fleet::StoreProblem;
-use shmlimit::{Limit, RefusalReason, SetDeclaration};
+use shmlimit::pool::PoolStrategy;
+use shmlimit::{Error, Limit, LimitPool, RefusalReason, SetDeclaration};
 
 use super::host::{Host, KEY, LEASE, MINUTE, declaring};
 use super::scene::expect_refusal;
@@ -59,6 +63,43 @@ fn the_first_request_waits_for_the_answer_of_the_store_whichever_verb_it_is() {
         checked.is_admitted()
     };
     assert!(admitted_while_asking(&host, check));
+}
+
+/// What a future answers that is polled once before the store is asked, and then until it is ready.
+fn answer_of_a_task<T>(host: &Host, future: impl Future<Output = Result<T, Error>>) -> T {
+    let mut future = pin!(future);
+    let mut poll = || future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending(), "a poll must not wait");
+    eventually("a request is due", || host.duty.due_in() == Some(Duration::ZERO));
+    host.ask();
+    let mut answer = None;
+    eventually("the task's answer", || match poll() {
+        Poll::Pending => false,
+        Poll::Ready(ready) => {
+            answer = Some(ready.expect("a decision"));
+            true
+        }
+    });
+    answer.expect("it was ready")
+}
+
+#[test]
+fn a_task_waits_for_the_answer_of_the_store_without_blocking_its_thread() {
+    let host = cold(6000);
+    let set = host.scene.set();
+    let outcome = answer_of_a_task(&host, set.request().acquire_async(Duration::ZERO));
+    assert!(outcome.is_admitted());
+    for (failover, timeout) in [(false, Duration::ZERO), (true, Duration::ZERO), (true, COLD_WAIT)] {
+        let host = cold(6000);
+        let set = host.scene.set().clone();
+        let pool = LimitPool::new([set], PoolStrategy::RoundRobin).expect("a pool");
+        let pool = pool.failover(failover);
+        let chosen = answer_of_a_task(&host, pool.request().acquire_async(timeout));
+        assert!(
+            chosen.outcome.is_admitted(),
+            "failover {failover}, timeout {timeout:?}"
+        );
+    }
 }
 
 #[test]

@@ -46,12 +46,19 @@ impl Interruption {
         }
     }
 
+    /// Releases the GIL already, for a wait that asks no `keep_waiting` before it begins.
+    pub fn let_others_run(&mut self) {
+        if self.released.is_none() {
+            self.released = Some(Released::new());
+        }
+    }
+
     /// Whether to go on waiting: false once a signal handler has raised an exception.
     pub fn keep_waiting(&mut self) -> bool {
         if self.raised.is_some() {
             return false;
         }
-        if self.released.is_some() && !is_main_thread() {
+        if self.released.is_some() && self.waits && !is_main_thread() {
             return true;
         }
         self.released = None;

@@ -80,9 +80,9 @@ pub fn warning_of_thread(message: &str) {
 }
 
 /// Gives a `ResourceWarning` of an object that nothing refers to any more, as Python does of open files. An exception
-/// that is being raised stays in place; a filter that makes the warning an error has it reported as unraisable.
-pub fn resource_warning(object: &Bound<'_, PyAny>, message: &str) {
-    let py = object.py();
+/// that is being raised stays in place; a filter that makes the warning an error has it reported as unraisable. Only with
+/// the object can the warning say where that was made.
+pub fn resource_warning(py: Python<'_>, object: Option<&Bound<'_, PyAny>>, message: &str) {
     let raised = PyErr::take(py);
     let warn = || -> PyResult<()> {
         let keywords = PyDict::new(py);
@@ -93,9 +93,7 @@ pub fn resource_warning(object: &Bound<'_, PyAny>, message: &str) {
         Ok(())
     };
     match warn() {
-        Err(error) if error.is_instance_of::<PyResourceWarning>(py) => {
-            error.write_unraisable(py, Some(object))
-        }
+        Err(error) if error.is_instance_of::<PyResourceWarning>(py) => error.write_unraisable(py, object),
         // The interpreter is shutting down.
         _ => {}
     }

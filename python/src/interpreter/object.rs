@@ -222,6 +222,10 @@ unsafe extern "C" fn dealloc<T: Content>(object: *mut ffi::PyObject) {
     }
 }
 
+/// Whether an object begins with the count of its references, as the stable ABI lays it out: it has that and its class.
+/// In a build without a GIL it has more, and begins with the thread that owns it.
+const BEGINS_WITH_COUNT: bool = size_of::<ffi::PyObject>() == 2 * size_of::<usize>();
+
 /// Gives the warning that an object was lost, which says where it was made if memory is traced. Returns whether
 /// something refers to the object now, such as a record of the warning.
 ///
@@ -230,16 +234,23 @@ unsafe extern "C" fn dealloc<T: Content>(object: *mut ffi::PyObject) {
 /// The thread must be attached, and nothing may refer to the object, which is still whole.
 #[cold]
 unsafe fn warn_of(py: Python<'_>, object: *mut ffi::PyObject, warning: &str) -> bool {
-    // In the stable ABI, an object begins with the count of its references.
+    if !BEGINS_WITH_COUNT {
+        log::resource_warning(py, None, warning);
+        return false;
+    }
+    // The warning's source is the object itself: `tracemalloc` knows by its address where it was made. This does what
+    // `PyObject_CallFinalizerFromDealloc` does, which the stable ABI lacks. A companion that is traced in the object's
+    // place would cost one more allocation for each. Some versions keep flags in the upper bits of the word, which the
+    // addition and the subtraction leave alone.
     let references = object.cast::<ffi::Py_ssize_t>();
-    // SAFETY: by the caller's contract. Under the GIL, nobody else reads or writes the count.
+    // SAFETY: by the caller's contract and `BEGINS_WITH_COUNT`. Under the GIL, nobody else reads or writes the count.
     let none = unsafe { references.read() };
     // SAFETY: as above. With a reference more than are counted, the object is not deallocated meanwhile.
     let object = unsafe {
         references.write(none + 1);
         Borrowed::from_ptr(py, object)
     };
-    log::resource_warning(&object, warning);
+    log::resource_warning(py, Some(&object), warning);
     // SAFETY: as above. The extra reference was counted nowhere else.
     unsafe {
         let counted = references.read() - 1;

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::ffi::CStr;
+use std::time::Duration;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyStringMethods};
 use pyo3::{Borrowed, intern};
-use shmlimit::{Outcome, Request};
+use shmlimit::{Error, Outcome, Request};
 
 use crate::answers::check::Checked;
 use crate::answers::permit;
@@ -67,12 +68,16 @@ fn name_of_tier<'a>(given: &'a Given<'_, '_>) -> PyResult<Option<Cow<'a, str>>> 
 }
 
 /// Asks at once. Other threads run while it waits for the store of a fleet, as it seldom does.
-#[inline]
-fn try_acquire<'s>(py: Python<'_>, request: &Request<'s>) -> PyResult<Outcome<'s>> {
+#[inline(always)]
+fn at_once<'s, T: Send>(
+    py: Python<'_>,
+    request: &Request<'s>,
+    ask: impl FnOnce(&Request<'s>) -> Result<T, Error> + Send,
+) -> PyResult<T> {
     if request.cold_wait().or_raise(py)?.is_zero() {
-        return request.try_acquire().or_raise(py);
+        return ask(request).or_raise(py);
     }
-    py.detach(|| request.try_acquire()).or_raise(py)
+    py.detach(|| ask(request)).or_raise(py)
 }
 
 struct TryAcquire;
@@ -112,7 +117,7 @@ Raises:
         let (py, limits) = (this.py(), this.get());
         if arguments.is_empty() {
             let handle = limits.of_set();
-            let outcome = limits.ask(py, |set| try_acquire(py, &handle.request(set)))?;
+            let outcome = limits.ask(py, |set| at_once(py, &handle.request(set), Request::try_acquire))?;
             return permit::answer(py, outcome, false);
         }
         let parameters = [
@@ -130,7 +135,11 @@ Raises:
         let asked = asked(costs, &key, &tier, &own);
         let handle = limits.of_set();
         let outcome = limits.ask(py, |set| {
-            try_acquire(py, &request::prepare(py, handle, set, asked)?)
+            at_once(
+                py,
+                &request::prepare(py, handle, set, asked)?,
+                Request::try_acquire,
+            )
         })?;
         permit::answer(py, outcome, heartbeat)
     }
@@ -194,6 +203,9 @@ Raises:
         let mut interrupted = Ok(());
         let outcome = WithHandle::try_new(py, limits.handle(), |set| -> PyResult<Outcome<'static>> {
             let request = request::prepare(py, handle, set, asked)?;
+            if timeout == Some(Duration::ZERO) {
+                return at_once(py, &request, Request::try_acquire);
+            }
             // Ends before anything else is done, so that the GIL is held again for it.
             let mut interruption = Interruption::new(py);
             let outcome = request.acquire_while(timeout, || interruption.keep_waiting());
@@ -244,7 +256,7 @@ Raises:
         let (py, limits) = (this.py(), this.get());
         let handle = limits.of_set();
         if arguments.is_empty() {
-            let checked = limits.ask(py, |set| handle.request(set).check().or_raise(py))?;
+            let checked = limits.ask(py, |set| at_once(py, &handle.request(set), Request::check))?;
             return Checked::answer(py, checked);
         }
         let parameters = [
@@ -258,7 +270,7 @@ Raises:
         let tier = name_of_tier(&tier)?;
         let asked = asked(costs, &key, &tier, &own);
         let checked = limits.ask(py, |set| {
-            request::prepare(py, handle, set, asked)?.check().or_raise(py)
+            at_once(py, &request::prepare(py, handle, set, asked)?, Request::check)
         })?;
         Checked::answer(py, checked)
     }

@@ -82,6 +82,16 @@ impl Pool {
     }
 }
 
+/// Whether a set would wait for the store of a fleet now, which nearly none does.
+fn waits_for_a_store(request: &PoolRequest<'_>) -> Result<bool, Error> {
+    for member in (0..).map_while(|index| request.get(index)) {
+        if !member.cold_wait()?.is_zero() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 #[pymethods]
 impl Pool {
     #[new]
@@ -135,7 +145,11 @@ impl Pool {
     ) -> PyResult<Bound<'py, PyAny>> {
         let costs = self.read(Costs::new(costs, named))?;
         let chosen = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
-            self.request(pool, &costs)?.try_acquire()
+            let request = self.request(pool, &costs)?;
+            match waits_for_a_store(&request)? {
+                true => py.detach(|| request.try_acquire()),
+                false => request.try_acquire(),
+            }
         });
         permit::answer(py, self.answered(py, chosen)?, heartbeat)
     }
@@ -170,9 +184,13 @@ impl Pool {
         let mut interrupted = Ok(());
         let chosen = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
             let mut interruption = Interruption::new(py);
-            let chosen = self
-                .request(pool, &costs)
-                .and_then(|request| request.acquire_while(timeout, || interruption.keep_waiting()));
+            let chosen = self.request(pool, &costs).and_then(|request| {
+                // It asks before it waits in a queue, or does not wait there at all.
+                if waits_for_a_store(&request)? {
+                    interruption.let_others_run();
+                }
+                request.acquire_while(timeout, || interruption.keep_waiting())
+            });
             interrupted = interruption.end();
             chosen
         });

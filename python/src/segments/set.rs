@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyString};
 use shmlimit::LimitSet;
+use shmlimit::declare::Kind;
 
 use crate::answers::check::{Checked, forecasts};
 use crate::answers::reservation;
@@ -145,6 +146,14 @@ impl SetHandle {
     #[getter]
     fn _counts_networks(&self) -> bool {
         self.of_set().is_by_address
+    }
+
+    /// The names of its concurrency limits, of which places are taken.
+    #[getter]
+    fn _places<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
+        let limits = self.of_set().set.declared_limits().iter();
+        let places = limits.filter(|limit| limit.kind() == Kind::Concurrency);
+        pyo3::types::PyTuple::new(py, places.map(shmlimit::Limit::name).collect::<Vec<_>>())
     }
 
     /// For how many seconds a request would wait for the store of a fleet now: nearly always 0.

@@ -1,4 +1,7 @@
-"""A worker of a host: takes a token at a time of the set `openai` of a segment, and asks the store when it has duty."""
+"""A worker of a host, which asks the store when it has duty.
+
+It takes a token at a time of the set `openai` of a segment, or nothing with `idle` as its second argument.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import time
 import shmlimit as sl
 
 if __name__ == "__main__":
-    limits = sl.open(sys.argv[1])["openai"]
+    segment = sl.open(sys.argv[1])
+    limits = segment["openai"]
     while True:
-        limits.try_acquire({"tokens": 1})
+        if sys.argv[2:] != ["idle"]:
+            limits.try_acquire({"tokens": 1})
         time.sleep(0.002)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -9,17 +10,20 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import fleet_worker
 import pytest
-from observing import output_of, run_role, snapshot_of, until
+from observing import output_of, queued, run_role, snapshot_of, until
 
 import shmlimit as sl
+from shmlimit.results import Acquisition
 
 WORKER = Path(fleet_worker.__file__)
 SERVER = shutil.which("redis-server") or shutil.which("valkey-server")
@@ -308,6 +312,82 @@ def test_places_of_two_hosts_have_rising_fencing_numbers(tmp_path: Path, store: 
     with hosts[0]["jobs"].acquire(timeout=60) as first, hosts[1]["jobs"].acquire(timeout=60) as second:
         numbers = first.fleet_fencing_number, second.fleet_fencing_number
         assert 0 < (numbers[0] or 0) < (numbers[1] or 0), numbers
+
+
+@pytest.fixture
+def cold(tmp_path: Path, store: Store) -> Iterator[tuple[sl.Segment, Callable[[], None]]]:
+    """A segment whose lease is over while the process that has duty stands still, and what lets that go on."""
+    declared = tokens(lease="1s", cold_wait="10s")
+    segment = sl.open(tmp_path / "host.limits", declared, fleet=store.url, version=1, ask_store=False)
+    worker = run_role(WORKER, segment.path, "idle")
+    try:
+        until(lambda: lease_of(segment)["counts"]["grants"], "the first lease")
+        worker.send_signal(signal.SIGSTOP)
+        os.waitpid(worker.pid, os.WUNTRACED)
+        until(lambda: lease_of(segment)["left"] == 0, "the end of the lease")
+        yield segment, lambda: worker.send_signal(signal.SIGCONT)
+    finally:
+        worker.send_signal(signal.SIGCONT)
+        worker.terminate()
+        output_of(worker)
+
+
+ONE = {"tokens": 1}
+
+
+@needs_server
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda limits: limits.try_acquire(ONE),
+        lambda limits: limits.check(ONE),
+        lambda limits: limits.acquire(ONE, timeout=0),
+        lambda limits: sl.Pool([limits]).try_acquire(ONE),
+        lambda limits: sl.Pool([limits]).acquire(ONE, timeout=0),
+        lambda limits: sl.Pool([limits], failover=True).acquire(ONE, timeout=60),
+    ],
+)
+def test_other_threads_run_while_a_first_request_waits_for_the_store(
+    cold: tuple[sl.Segment, Callable[[], None]], ask: Callable[[sl.SetHandle], object]
+) -> None:
+    segment, go_on = cold
+    limits = segment["openai"]
+    asked = threading.Event()
+    # Only runs once the other thread lets it: otherwise the interpreter would take turns.
+    other = threading.Thread(target=lambda: (asked.wait(), go_on()))
+    other.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(600)
+    try:
+        asked.set()
+        assert ask(limits)
+    finally:
+        sys.setswitchinterval(interval)
+        other.join()
+
+
+@needs_server
+@pytest.mark.parametrize(
+    "acquire",
+    [
+        lambda limits: limits.acquire_async(ONE, timeout=0),
+        lambda limits: sl.Pool([limits]).acquire_async(ONE, timeout=0),
+        lambda limits: sl.Pool([limits], failover=True).acquire_async(ONE, timeout=60),
+    ],
+)
+def test_other_tasks_run_while_a_first_request_waits_for_the_store(
+    cold: tuple[sl.Segment, Callable[[], None]], acquire: Callable[[sl.SetHandle], Acquisition]
+) -> None:
+    segment, go_on = cold
+
+    async def run() -> None:
+        asking = asyncio.ensure_future(acquire(segment["openai"]))
+        while not asking.done() and not queued(segment, "openai"):  # noqa: ASYNC110 - nobody tells this task
+            await asyncio.sleep(0)
+        go_on()
+        (await asking).release()
+
+    asyncio.run(run())
 
 
 def test_a_segment_that_is_closed_can_be_removed(tmp_path: Path) -> None:

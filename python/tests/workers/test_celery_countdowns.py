@@ -115,6 +115,60 @@ def test_only_refusals_in_a_row_for_want_of_a_place_make_the_delay_longer(
     assert [refused_for_want_of_a_place() for _ in range(2)] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("reason", "binding", "countdowns"),
+    [
+        ("lease", "running", [1, 2, 4, 8, 8]),
+        ("lease", "started", [1, 1, 1]),
+        ("lease_pending", "running", [1, 1, 1]),
+        ("lease_pending", "started", [1, 1, 1]),
+        ("store_out", "running", [1, 1, 1]),
+        ("store_out", "started", [1, 1, 1]),
+        ("table_full", None, [1, 2, 4, 8, 8]),
+        ("queue_full", "running", [1, 2, 4, 8, 8]),
+    ],
+)
+def test_a_refusal_without_a_time_doubles_the_delay_only_if_it_is_for_want_of_a_place(
+    opened: Callable[..., sl.SetHandle],
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+    binding: str | None,
+    countdowns: list[float],
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _shortest, longest: longest)
+    worker = Worker(opened(sl.Concurrency("running", 1), sl.Calls("started", 1, "10s")))
+
+    def refused(*_arguments: object, **_options: object) -> sl.Permit:
+        error = sl.AcquireTimeout("of a test")
+        error.reason, error.binding = reason, binding
+        raise error
+
+    monkeypatch.setattr(sl.SetHandle, "acquire", refused)
+    headers: dict[str, Any] = {}
+    seen = []
+    for _ in countdowns:
+        sent_back = worker.run(headers)
+        assert sent_back is not None
+        countdown, headers = sent_back
+        seen.append(countdown)
+    assert seen == countdowns
+
+
+def test_a_removed_segment_does_not_double_the_delay(
+    opened: Callable[..., sl.SetHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _shortest, longest: longest)
+    limits = opened(sl.Concurrency("running", 1))
+    worker = Worker(limits)
+    sl.remove(limits.path, force=True)
+    headers: dict[str, Any] = {}
+    for _ in range(3):
+        sent_back = worker.run(headers)
+        assert sent_back is not None
+        countdown, headers = sent_back
+        assert countdown == 1
+
+
 def test_tasks_refused_for_want_of_a_place_come_back_one_by_one(opened: Callable[..., sl.SetHandle]) -> None:
     random.seed(37)
     limits = opened(sl.Concurrency("running", 1))

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Chosen, PoolRequest};
 use crate::api::permit::Outcome;
+use crate::api::pool::pool_strategy::Order;
 use crate::engine::KeepWaiting;
 use crate::error::{Error, RequestError};
 
@@ -30,16 +31,7 @@ impl<'a> PoolRequest<'a> {
     ///
     /// The errors of [`Request::try_acquire`](crate::Request::try_acquire), from the last set asked.
     pub fn try_acquire(&self) -> Result<Chosen<'a>, Error> {
-        let max = if self.pool.failover { self.pool.len() } else { 1 };
-        let order = self.pool.order(max)?;
-        match self.ask(&order)? {
-            Round::Admitted(chosen)
-            | Round::Refused {
-                shortest: Some(chosen),
-                ..
-            } => Ok(chosen),
-            Round::Refused { shortest: None, .. } => Err(Error::Request(RequestError::EmptyPool)),
-        }
+        self.ask(&self.order()?)?.chosen()
     }
 
     /// Chooses a set and waits in its queue: see [`Request::acquire`](crate::Request::acquire).
@@ -80,9 +72,13 @@ impl<'a> PoolRequest<'a> {
             return self.try_acquire();
         }
         let begun = self.now();
-        let index = match self.ask_before_waiting()? {
-            Round::Admitted(chosen) => return Ok(chosen),
-            Round::Refused { waits_at, .. } => waits_at,
+        let order = self.order()?;
+        let index = match (self.pool.failover, &*order) {
+            (false, [only]) => *only,
+            (_, all) => match self.ask(all)? {
+                Round::Admitted(chosen) => return Ok(chosen),
+                Round::Refused { waits_at, .. } => waits_at,
+            },
         };
         let left = self.what_is_left(timeout, begun);
         let outcome = self.member(index)?.acquire_rows(left, keep_waiting)?;
@@ -104,29 +100,26 @@ impl<'a> PoolRequest<'a> {
     }
 
     async fn wait_for_one(self, timeout: Option<Duration>, begun: u64) -> Result<Chosen<'a>, Error> {
+        let order = self.order()?;
         if timeout == Some(Duration::ZERO) {
-            return self.try_acquire();
+            return self.ask_async(&order).await?.chosen();
         }
-        let index = match self.ask_before_waiting()? {
-            Round::Admitted(chosen) => return Ok(chosen),
-            Round::Refused { waits_at, .. } => waits_at,
+        let index = match (self.pool.failover, &*order) {
+            (false, [only]) => *only,
+            (_, all) => match self.ask_async(all).await? {
+                Round::Admitted(chosen) => return Ok(chosen),
+                Round::Refused { waits_at, .. } => waits_at,
+            },
         };
         let left = self.what_is_left(timeout, begun);
         let outcome = self.member(index)?.acquire_async(left).await?;
         Ok(Chosen { index, outcome })
     }
 
-    /// Chooses where to wait. With failover, all sets are asked first.
-    fn ask_before_waiting(&self) -> Result<Round<'a>, Error> {
-        if self.pool.failover {
-            let order = self.pool.order(self.pool.len())?;
-            return self.ask(&order);
-        }
-        let order = self.pool.order(1)?;
-        Ok(Round::Refused {
-            waits_at: order.first().copied().unwrap_or_default(),
-            shortest: None,
-        })
+    /// The sets to ask, in order: with failover all, otherwise one.
+    fn order(&self) -> Result<Order, Error> {
+        let max = if self.pool.failover { self.pool.len() } else { 1 };
+        self.pool.order(max)
     }
 
     /// The time by which its waits are measured.
@@ -143,36 +136,88 @@ impl<'a> PoolRequest<'a> {
 
     /// Asks one set after the other until one admits the request.
     fn ask(&self, order: &[usize]) -> Result<Round<'a>, Error> {
-        let mut waits_at = None;
-        let mut shortest: Option<(Duration, Chosen<'a>)> = None;
-        let mut impossible = None;
+        let mut answers = Answers::default();
         for index in order.iter().copied() {
-            let outcome = match self.member(index)?.try_acquire() {
-                Ok(outcome) => outcome,
-                // Other sets may have larger limits.
-                Err(error @ Error::Request(RequestError::NeverAdmissible { .. })) => {
-                    impossible.get_or_insert(error);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let Outcome::Refused(refusal) = outcome else {
-                return Ok(Round::Admitted(Chosen { index, outcome }));
-            };
-            waits_at.get_or_insert(index);
-            // A refusal that time alone does not lift counts as the longest wait.
-            let wait = refusal.retry_after().unwrap_or(Duration::MAX);
-            if shortest.as_ref().is_none_or(|(min, _)| wait < *min) {
-                let outcome = Outcome::Refused(refusal);
-                shortest = Some((wait, Chosen { index, outcome }));
+            let answer = self.member(index)?.try_acquire();
+            if let Some(chosen) = answers.note(index, answer)? {
+                return Ok(Round::Admitted(chosen));
             }
         }
-        match waits_at {
+        answers.end()
+    }
+
+    /// Like [`ask`](Self::ask), without blocking where a set waits for the store of a fleet.
+    async fn ask_async(&self, order: &[usize]) -> Result<Round<'a>, Error> {
+        let mut answers = Answers::default();
+        for index in order.iter().copied() {
+            let answer = self.member(index)?.acquire_async(Duration::ZERO).await;
+            if let Some(chosen) = answers.note(index, answer)? {
+                return Ok(Round::Admitted(chosen));
+            }
+        }
+        answers.end()
+    }
+}
+
+impl<'a> Round<'a> {
+    /// The pool's answer if it does not wait: a permit, or the refusal with the shortest wait.
+    fn chosen(self) -> Result<Chosen<'a>, Error> {
+        match self {
+            Round::Admitted(chosen)
+            | Round::Refused {
+                shortest: Some(chosen),
+                ..
+            } => Ok(chosen),
+            Round::Refused { shortest: None, .. } => Err(Error::Request(RequestError::EmptyPool)),
+        }
+    }
+}
+
+/// What the sets that were asked so far have answered.
+#[derive(Default)]
+struct Answers<'a> {
+    waits_at: Option<usize>,
+    shortest: Option<(Duration, Chosen<'a>)>,
+    impossible: Option<Error>,
+}
+
+impl<'a> Answers<'a> {
+    /// Notes the answer of a set, or returns it if it is a permit.
+    fn note(
+        &mut self,
+        index: usize,
+        answer: Result<Outcome<'a>, Error>,
+    ) -> Result<Option<Chosen<'a>>, Error> {
+        let outcome = match answer {
+            Ok(outcome) => outcome,
+            // Other sets may have larger limits.
+            Err(error @ Error::Request(RequestError::NeverAdmissible { .. })) => {
+                self.impossible.get_or_insert(error);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let Outcome::Refused(refusal) = outcome else {
+            return Ok(Some(Chosen { index, outcome }));
+        };
+        self.waits_at.get_or_insert(index);
+        // A refusal that time alone does not lift counts as the longest wait.
+        let wait = refusal.retry_after().unwrap_or(Duration::MAX);
+        if self.shortest.as_ref().is_none_or(|(min, _)| wait < *min) {
+            let outcome = Outcome::Refused(refusal);
+            self.shortest = Some((wait, Chosen { index, outcome }));
+        }
+        Ok(None)
+    }
+
+    /// The result, if no set has admitted the request.
+    fn end(self) -> Result<Round<'a>, Error> {
+        match self.waits_at {
             Some(waits_at) => Ok(Round::Refused {
                 waits_at,
-                shortest: shortest.map(|(_, chosen)| chosen),
+                shortest: self.shortest.map(|(_, chosen)| chosen),
             }),
-            None => Err(impossible.unwrap_or(Error::Request(RequestError::EmptyPool))),
+            None => Err(self.impossible.unwrap_or(Error::Request(RequestError::EmptyPool))),
         }
     }
 }

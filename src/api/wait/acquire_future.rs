@@ -218,9 +218,16 @@ impl Asked {
             key: self.key.as_ref(),
         };
         if self.timeout == Some(Duration::ZERO) {
-            let admitted = engine.try_acquire(target, &self.costs, &mut self.decision)?;
-            set.see_to_batches();
-            return Ok(Some(admitted));
+            let cold_wait = engine.cold_wait(target, &self.costs)?;
+            if cold_wait == 0 {
+                let admitted = engine.try_acquire(target, &self.costs, &mut self.decision)?;
+                set.see_to_batches();
+                return Ok(Some(admitted));
+            }
+            // A poll must not block, so the request waits for the store in the queue.
+            let cold_wait = Duration::from_nanos(cold_wait);
+            self.timeout = Some(cold_wait);
+            self.deadline = engine.deadline_after(self.timeout);
         }
         let how = WaitAs {
             wait_by: WaitBy::ProcessFutex,
