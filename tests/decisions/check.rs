@@ -236,11 +236,30 @@ fn only_budgets_are_debited() {
         Err(Error::Request(RequestError::NotABudget { .. }))
     ));
     assert!(permit.debit("tokens", 5).expect("works").is_admitted());
-    permit.settle([("tokens", 5)]).expect("works");
+    permit.release().expect("works");
     assert!(matches!(
         permit.debit("tokens", 1),
-        Err(Error::Permit(PermitError::AlreadySettled { .. }))
+        Err(Error::Permit(PermitError::AlreadyReleased { .. }))
     ));
+}
+
+#[test]
+fn what_was_spent_is_debited_before_and_after_the_permit_is_settled() {
+    let scene =
+        Scene::new(plain(Limit::budget("tokens", 100, MINUTE)).add_limit(Limit::rate("units", 10, MINUTE)));
+    let set = scene.set();
+    let spent = || scene.snapshot().limits[0].counts.taken;
+    let mut permit = expect_permit(set.request().with("units", 10).expect("declared").try_acquire());
+    assert!(permit.debit("tokens", 30).expect("works").is_admitted());
+    permit.settle([("units", 4), ("tokens", 50)]).expect("works");
+    assert_eq!(spent(), 50, "30 of 50 were debited before");
+    assert!(permit.debit("tokens", 60).expect("works").is_admitted());
+    assert!(!permit.debit("tokens", 7).expect("works").is_admitted());
+    assert_eq!(spent(), 117);
+    permit.release().expect("works");
+    assert_eq!(spent(), 117);
+    permit.cancel().expect("works");
+    assert_eq!(spent(), 117, "what was spent stays spent");
 }
 
 #[test]

@@ -503,7 +503,7 @@ impl PermitMethods {
     }
 
     /// Debits usage from a budget of the set while the permit is held. It counts in full, whatever remains of the
-    /// budget: it was used already.
+    /// budget: it was used already. The permit may be settled before or afterwards, but not released.
     ///
     /// Args:
     ///     limit: The budget.
@@ -511,6 +511,10 @@ impl PermitMethods {
     ///
     /// Returns:
     ///     Whether anything had been left of the budget. If not, stop.
+    ///
+    /// Raises:
+    ///     RequestError: The limit is not a budget.
+    ///     AlreadyReleased: The permit was already released: `debit` of its set counts while anything remains.
     fn debit(this: &Bound<'_, Self>, limit: &str, used: &Bound<'_, PyAny>) -> PyResult<bool> {
         let permit: &Permit = object::content(this)?;
         let handle = permit.permit.handle();

@@ -91,6 +91,17 @@ def test_a_response_settles_what_it_used(limits: sl.SetHandle) -> None:
     assert left(limits) == (9, 975, 4)
 
 
+def test_what_an_answer_cost_is_debited_when_it_has_settled_its_tokens(open_set: OpenSet) -> None:
+    limits = open_set(
+        sl.Rate("tokens", 1000, 3600, algorithm="sliding_window"), sl.Budget("dollars", 1, "1h", unit="0.0001")
+    )
+    with llm.Call(limits.acquire({"tokens": 100})) as call:
+        call.note(WHOLE)
+        assert call.permit.debit("dollars", 0.1 + 0.2)
+    left = limits.forecast()
+    assert (left["tokens"].spendable, str(left["dollars"].spendable)) == (975, "0.7")
+
+
 def test_a_stream_passes_unchanged_and_settles_when_it_has_ended(limits: sl.SetHandle) -> None:
     async def body(call: llm.Call) -> None:
         assert [part async for part in call.watch(stream())] == CHUNKS

@@ -266,8 +266,9 @@ impl Permit<'_> {
     /// debit counts in full, because it was used already; the answer says whether anything had been left of the budget
     /// before it. Stop when it was refused. [`LimitSet::debit`], without a permit, takes nothing then.
     ///
-    /// What was debited this way counts as used when the permit is settled. Nothing is debited only if the permit's key
-    /// has lost its row and the table has no room for another ([`RefusalReason::TableFull`]).
+    /// What was debited this way counts as used when the permit is settled, and may also be debited after that, until the
+    /// permit is released. Nothing is debited only if the permit's key has lost its row and the table has no room for
+    /// another ([`RefusalReason::TableFull`]).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -292,9 +293,10 @@ impl Permit<'_> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and the errors of [`settle`](Self::settle).
+    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and the errors of [`settle`](Self::settle) but for
+    /// [`PermitError::AlreadySettled`](crate::PermitError::AlreadySettled).
     pub fn debit(&mut self, limit: impl LimitName, used: u64) -> Result<Checked<'_>, Error> {
-        self.require_unsettled()?;
+        self.require_unreleased()?;
         let index = self.set().budget_index(&limit)?;
         let (is_admitted, decision) = self.debit_index(index, used, &Costs::of_one(index, used))?;
         let checked = Checked::new(self.set(), decision, is_admitted);
