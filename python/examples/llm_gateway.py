@@ -34,6 +34,12 @@ async def no_answer(_: Request, error: Exception) -> Response:
     return Response(f"The provider gives no answer: {type(error).__name__}.", 502)
 
 
+@app.exception_handler(ValueError)
+async def no_question(_: Request, error: Exception) -> Response:
+    """Says what is wrong with a body of which nobody could tell what it costs."""
+    return Response(f"The body is no request: {error}.", 400)
+
+
 async def costs(request: Request) -> dict[str, Any]:
     """The most that a request may cost."""
     return {"tokens": llm.estimate(await request.json(), max_output=4096)}

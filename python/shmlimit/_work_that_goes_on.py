@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import io
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncContextDecorator, ContextDecorator
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ def release_when_done(permit: _native.Permit, result: Any, function: object) -> 
     Raises:
         TypeError: The work goes on, and nothing here would know when it ends. The permit is still held.
     """
-    if inspect.isgenerator(result):
+    if inspect.isgenerator(result) or isinstance(result, (map, filter)):
         return _held(permit, result)
     if inspect.isasyncgen(result):
         return _held_async(permit, result)
@@ -45,9 +45,9 @@ def release_when_done(permit: _native.Permit, result: Any, function: object) -> 
     return result
 
 
-def _held(permit: _native.Permit, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+def _held(permit: _native.Permit, parts: Iterable[Any]) -> Generator[Any, Any, Any]:
     with permit:
-        return (yield from generator)
+        return (yield from parts)
 
 
 def _held_async(permit: _native.Permit, generator: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:

@@ -31,6 +31,7 @@ from celery.exceptions import (  # type: ignore[import-untyped, import-not-found
 
 from shmlimit import Permit, Refused, Removed, SetHandle
 from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, Taken, check_timeout
+from shmlimit._work_that_goes_on import release_when_done
 
 __all__ = ["LimitedTask", "limited"]
 
@@ -149,16 +150,18 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
             if self._terms.when_refused == "fail" or self.request.is_eager:
                 raise
             self._send_back(refused)
-        with permit:
-            self.request.shmlimit_permit = permit
-            try:
-                return super().__call__(*args, **kwargs)
-            except (Ignore, Reject):
-                # The task ended as intended, so this must not count as overload for an adaptive limit.
-                permit.release()
-                raise
-            finally:
-                self.request.shmlimit_permit = None
+        self.request.shmlimit_permit = permit
+        try:
+            return release_when_done(permit, super().__call__(*args, **kwargs), self)
+        except (Ignore, Reject):
+            # The task ended as intended, so this must not count as overload for an adaptive limit.
+            permit.release()
+            raise
+        except BaseException as error:
+            permit.__exit__(type(error), error)
+            raise
+        finally:
+            self.request.shmlimit_permit = None
 
     def _send_back(self, refused: Refused | Removed) -> None:
         """Publish this task again for when it may be admitted, and end this run as a retry."""

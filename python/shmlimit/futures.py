@@ -6,10 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from shmlimit import Permit, SetHandle
 from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, Taken, check_timeout
+from shmlimit._work_that_goes_on import release_when_done
 
 __all__ = ["LimitedExecutor", "current_permit"]
 
@@ -32,7 +33,8 @@ class LimitedExecutor(Executor):
 
     The worker takes the permit right before the call, so the permit of a killed worker comes back, and calls in the
     executor's own queue hold nothing. A worker that waits for a permit does nothing else: if the pool does other work
-    as well, give it more workers than the limits have places.
+    as well, give it more workers than the limits have places. A call that returns a generator or a future holds its
+    permit until that has ended, as under `@limits.limited`; a coroutine, which no worker awaits, is a `TypeError`.
 
     ```python
     with LimitedExecutor(ProcessPoolExecutor(8), limits, timeout=30.0) as executor:
@@ -96,9 +98,12 @@ def _call_under_permit(
     kwargs: dict[str, Any],
 ) -> _Result:
     costs, key, tier, overrides = taken
-    with limits.acquire(costs, key=key, timeout=timeout, tier=tier, overrides=overrides) as permit:
-        token = _permit.set(permit)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _permit.reset(token)
+    permit = limits.acquire(costs, key=key, timeout=timeout, tier=tier, overrides=overrides)
+    token = _permit.set(permit)
+    try:
+        return cast("_Result", release_when_done(permit, function(*args, **kwargs), function))
+    except BaseException as error:
+        permit.__exit__(type(error), error)
+        raise
+    finally:
+        _permit.reset(token)

@@ -119,7 +119,9 @@ def test_the_gateway_gives_everything_back_when_the_provider_is_gone(tmp_path: P
         *("--app-dir", str(EXAMPLES), "llm_gateway:app"), log=log, LIMITS=str(segment_path), PROVIDER=nobody
     ) as gateway:
         answers = asyncio.run(ask(gateway, 70))
+        malformed = httpx.post(f"{gateway}/v1/chat/completions", content=b"no json", timeout=TIMEOUT)
     assert [answer.status_code for answer in answers] == [502] * 70, log.read_text()
+    assert malformed.status_code == 400, "it costs nobody knows what"
     wait_until(
         lambda: left(segment_path) == {"requests": REQUESTS, "tokens": TOKENS, "in_flight": PLACES}, "all is given back"
     )

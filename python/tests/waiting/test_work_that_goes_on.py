@@ -211,3 +211,10 @@ def test_what_is_whole_when_it_is_returned_is_returned_as_it_is(limits: sl.SetHa
     for whole in (None, 1, "text", [1], {"a": 1}, io.BytesIO(b"text"), iter([1, 2]), range(3)):
         assert limits.limited(lambda whole=whole: whole)() is whole
         assert not _is_held(limits)
+
+
+@pytest.mark.parametrize("lazy", [map, filter])
+def test_a_lazy_iterator_holds_the_permit_until_its_last_part(limits: sl.SetHandle, lazy: Callable[..., Any]) -> None:
+    parts = limits.limited(lambda: lazy(lambda _: _is_held(limits), [1, 2]))()
+    assert list(parts) in ([True, True], [1, 2])
+    assert not _is_held(limits)

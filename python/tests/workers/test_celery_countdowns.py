@@ -199,3 +199,17 @@ def test_refusals_of_every_kind_count_towards_the_most_that_a_task_bears(opened:
             assert headers["of another"] == "kept"
         with pytest.raises(sl.Refused):
             worker.run(headers)
+
+
+def test_a_task_that_returns_a_coroutine_is_an_error_and_holds_nothing(opened: Callable[..., sl.SetHandle]) -> None:
+    limits = opened(sl.Concurrency("running", 1))
+    application = celery.Celery("coroutines", broker="memory://", set_as_current=False)
+
+    @application.task(base=limited(limits), shared=False)
+    async def job() -> None: ...
+
+    job.push_request(id="of-a-test", args=(), kwargs={}, called_directly=False, is_eager=False)
+    with pytest.raises(TypeError, match="yet to be awaited"):
+        job()
+    job.pop_request()
+    limits.acquire(timeout=0).release()

@@ -146,3 +146,17 @@ def test_serves_asyncio_as_an_executor(segment: sl.Segment) -> None:
     with LimitedExecutor(ThreadPoolExecutor(4), segment["places"]) as executor:
         assert asyncio.run(main()) == [number**2 for number in range(10)]
     assert snapshot_of(segment, "places")["counts"]["admitted"] == 10
+
+
+async def _coroutine() -> int:
+    return 1
+
+
+def test_a_call_whose_work_goes_on_holds_its_permit_or_is_an_error(segment: sl.Segment) -> None:
+    with LimitedExecutor(ThreadPoolExecutor(1), segment["places"]) as executor:
+        parts = executor.submit(lambda: (active(segment, "places") for _ in range(2))).result()
+        assert list(parts) == [1, 1]
+        assert active(segment, "places") == 0
+        with pytest.raises(TypeError, match="yet to be awaited"):
+            executor.submit(_coroutine).result()
+        assert active(segment, "places") == 0
