@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::client::{ask, grant, thousand};
 use crate::requests::{backlog, keyed, request};
 use crate::scene::{Server, server_program, wait_for};
-use shmlimit::fleet::{LeaseRequest, LeasedLimit};
+use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
 use shmlimit_fleet::protocol::{name_of_key, partition_key, partition_of};
 use shmlimit_fleet::{Grant, StoreAnswer, StoreError, Terms};
 
@@ -319,6 +319,22 @@ fn a_record_is_small_and_is_gone_when_it_says_nothing() {
     // What all keys of the partition share stays for a day.
     let partition = partition_key("org/tokens", partition_of(KEY));
     assert!((86_000_000..87_000_000).contains(&number("PTTL", &partition)));
+    // A window keeps its keys as long as it lasts, and two leases.
+    let window = Duration::from_secs(1_000_000);
+    let of_window = LeasedLimit {
+        rule: LeasedRule::Window { capacity: 5, window },
+        ..limit
+    };
+    let mut in_window = of_key(&of_window, 1, 1, 1);
+    in_window.key = "org/windows".to_owned();
+    let now = Duration::from_micros(grant(&mut client, &in_window).store_time);
+    let left = window.as_millis() - now.as_millis() % window.as_millis();
+    let kept_for = number("PTTL", &name_of_key("org/windows", KEY));
+    let left = i64::try_from(left).expect("a week and more");
+    assert!(
+        (left - 60_000..=left + 300).contains(&kept_for),
+        "{kept_for} of {left}"
+    );
 
     let limit = backlog(1_000, Duration::from_secs(60), 1_000, Duration::from_secs(10));
     for (key, hosts) in [(KEY, 1), (KEY ^ 1 << 80, 3), (KEY ^ 2 << 80, 10)] {

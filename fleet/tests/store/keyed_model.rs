@@ -248,15 +248,6 @@ impl Store<'_> {
         let value = command.arg(now).query(self.connection).expect("an answer");
         read_keyed_answers(&value, requests.len()).expect("answers of the protocol")
     }
-
-    /// The milliseconds that the server keeps a key for.
-    fn kept_for(&mut self, key: u128) -> i64 {
-        let mut command = redis::cmd("PTTL");
-        command
-            .arg(self.name(key))
-            .query(self.connection)
-            .expect("a number")
-    }
 }
 
 /// What was admitted of each key: in all, and in each window.
@@ -386,21 +377,6 @@ fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool)
                 // Like a host that is deployed anew.
                 StoreAnswer::Declared { .. } => *row = Row::default(),
                 _ => {}
-            }
-        }
-        for &(_, key) in &asking {
-            let of_key = LeasedKey {
-                hash: KEYS[key],
-                began: 0,
-            };
-            if let Some(kept_for) = store.model.kept_for(of_key, now) {
-                let real = store.kept_for(KEYS[key]);
-                let kept_for = i64::try_from(kept_for).expect("no longer than a century");
-                // The server's clock runs on meanwhile; a repeated request does not write.
-                assert!(
-                    real > 0,
-                    "seed {seed}, {rule:?}, step {step}: {real} of {kept_for} ms"
-                );
             }
         }
     }
