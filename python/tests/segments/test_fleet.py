@@ -19,11 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import fleet_worker
+import httpx
 import pytest
 from observing import output_of, queued, run_role, snapshot_of, until
 
 import shmlimit as sl
+from shmlimit.asgi import LimitMiddleware as ASGIMiddleware
+from shmlimit.http import refusal_response
 from shmlimit.results import Acquisition
+from shmlimit.wsgi import LimitMiddleware as WSGIMiddleware
 
 WORKER = Path(fleet_worker.__file__)
 SERVER = shutil.which("redis-server") or shutil.which("valkey-server")
@@ -227,6 +231,38 @@ def test_a_store_that_is_out_is_a_state_and_no_error(tmp_path: Path) -> None:
     assert state["failures"] > 0
     assert state["round_trips"] == 0
     assert segment["openai"].try_acquire({"tokens": 1}).reason == "store_out"
+
+
+@pytest.mark.parametrize("reason", ["lease_pending", "store_out"])
+def test_clients_are_told_that_the_service_and_not_they_are_the_cause(tmp_path: Path, reason: str) -> None:
+    calls = sl.Calls("calls", 1000, "24h", algorithm="fixed_window", fleet={"key": "org/calls"})
+    segment = sl.open(
+        tmp_path / "host.limits",
+        sl.LimitSet("api", [calls]),
+        fleet=unreachable(),
+        version=1,
+        ask_store=reason == "store_out",
+    )
+    limits = segment["api"]
+    until(lambda: limits.try_acquire().reason == reason, "the reason")
+    begun: list[tuple[str, list[tuple[str, str]]]] = []
+    environment = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "192.0.2.1"}
+    list(WSGIMiddleware(lambda *_: [], limits)(environment, lambda *head: begun.append(head)))
+
+    async def answer() -> httpx.Response:
+        transport = httpx.ASGITransport(ASGIMiddleware(_never_called, limits))
+        async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
+            return await client.get("/")
+
+    answered = asyncio.run(answer())
+    refused = refusal_response(limits.try_acquire(), limits)
+    assert (refused.status, begun[0][0][:3], answered.status_code) == (503, "503", 503)
+    for headers in (dict(refused.headers), dict(begun[0][1]), answered.headers):
+        assert {name.lower(): value for name, value in headers.items()}["retry-after"] == "1"
+
+
+async def _never_called(*_: object) -> None:
+    raise AssertionError("the request was not refused")
 
 
 def test_a_wrong_password_file_is_logged_and_a_state(
