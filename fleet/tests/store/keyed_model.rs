@@ -16,7 +16,7 @@ use shmlimit_fleet::protocol::{
 };
 use shmlimit_fleet::{Grant, StoreAnswer, Terms};
 
-use crate::requests::load_with_clock;
+use crate::requests::{keyed, load_with_clock, request};
 use crate::scene::{Server, server_program};
 
 const STEPS: usize = 400;
@@ -467,4 +467,83 @@ fn answers_the_same_for_keys_when_servers_clocks_and_declarations_change() {
         ("falls", seen.fell),
     ];
     holds(&seen, 10, &counts);
+}
+
+/// Hosts that spend at once what they are granted, and ask every so many steps for so much. Returns what each was granted
+/// and how often it was refused, after a first second that is not counted.
+fn in_turn(rule: LeasedRule, hosts: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    const STEP: u64 = 10_000;
+    let declared = LeasedLimit {
+        kind: Kind::Calls,
+        unit: "1".to_owned(),
+        rule,
+        lease: Duration::from_millis(400),
+    };
+    let terms = Terms::new(&declared, 0).expect("countable");
+    let mut store = KeyedStoreModel::new();
+    let mut spent = vec![0; hosts.len()];
+    let mut served = vec![(0, 0); hosts.len()];
+    for step in 0..1_100 {
+        let now = START + step * STEP;
+        for (host, (every, wanted)) in hosts.iter().enumerate() {
+            if !(step + host as u64).is_multiple_of(*every) {
+                continue;
+            }
+            let of_key = LeasedKey {
+                hash: KEYS[0],
+                began: now,
+            };
+            let request = LeaseRequest {
+                spent: spent[host],
+                wanted: *wanted,
+                ..keyed(request(&declared, host as u64 + 1, now, 0), KEYS[0])
+            };
+            match store.answer("1", now, &terms, of_key, &request) {
+                StoreAnswer::Granted(grant) => spent[host] = grant.reply.granted,
+                other => panic!("{other:?}"),
+            }
+            if step >= 100 {
+                served[host].0 += spent[host];
+                served[host].1 += u64::from(spent[host] == 0);
+            }
+        }
+    }
+    served
+}
+
+fn ten_thousand_a_second() -> LeasedRule {
+    LeasedRule::Backlog {
+        capacity: 10_000,
+        window: Duration::from_secs(1),
+        burst: 1_000,
+    }
+}
+
+/// One of them wants a hundred times as much.
+#[test]
+fn hosts_that_want_more_of_a_key_than_there_is_get_the_same_and_together_the_rate() {
+    let served = in_turn(
+        ten_thousand_a_second(),
+        &[(5, 20_000), (5, 1_000), (5, 1_000), (5, 1_000)],
+    );
+    let granted: Vec<u64> = served.iter().map(|(units, _)| *units).collect();
+    let sum: u64 = granted.iter().sum();
+    let squares: u64 = granted.iter().map(|units| units.pow(2)).sum();
+    let jain = sum.pow(2) as f64 / (4 * squares) as f64;
+    assert!(jain >= 0.95, "{granted:?}: {jain}");
+    assert!((99_000..=101_000).contains(&sum), "{granted:?}");
+}
+
+/// Beside hosts that take what they can, one that wants a unit five times a second.
+#[test]
+fn a_host_that_uses_a_busy_key_now_and_then_is_served() {
+    let served = in_turn(ten_thousand_a_second(), &[(5, 20_000), (7, 20_000), (20, 1)]);
+    assert_eq!(served[2], (50, 0), "{served:?}");
+    // A window of a million for all.
+    let window = LeasedRule::Window {
+        capacity: 1_000_000,
+        window: Duration::from_secs(86_400),
+    };
+    let served = in_turn(window, &[(5, 500), (7, 500), (20, 1)]);
+    assert_eq!(served[2], (50, 0), "{served:?}");
 }
