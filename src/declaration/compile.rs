@@ -25,6 +25,7 @@ impl Limit {
     pub(super) fn compile(
         &self,
         place: &Location<'_>,
+        is_keyed: bool,
         has_lease_room: bool,
     ) -> Result<LimitPlan, DeclarationError> {
         self.check(place)?;
@@ -48,6 +49,11 @@ impl Limit {
                         units: declared.unwrap_or(capacity),
                         is_divided: declared.is_none(),
                         window: meant.window.map_or(0, longest_nanos),
+                    },
+                    unleased: if is_keyed {
+                        Some(meant.unleased_units(place, capacity)?)
+                    } else {
+                        None
                     },
                 };
                 let leased = local.leased(terms, self.refunds());

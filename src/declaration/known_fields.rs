@@ -110,6 +110,7 @@ mod tests {
             ("algorithm", "under `[[set.limit]]`"),
             ("outage", "in `fleet` of a limit"),
             ("cold_wait", "in `fleet` of a limit"),
+            ("unleased", "in `fleet` of a limit"),
             ("ipv4", "in `prefix` of a limit"),
             ("batch", "in `credit` of a limit"),
         ] {

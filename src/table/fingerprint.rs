@@ -1,5 +1,6 @@
 //! What identifies a key.
 
+use siphasher::sip::SipHasher13 as ShortHasher;
 use siphasher::sip128::SipHasher13;
 
 /// A key as 128 bits of a hash that nobody can compute without the segment's seed. Any two of 10^9 keys collide with
@@ -32,6 +33,31 @@ impl Fingerprint {
             return Self { low: 1, high: 0 };
         }
         fingerprint
+    }
+
+    /// The fingerprint of a key whose limits hosts share. It contains [what the store knows the key by](Self::in_fleet):
+    /// a hash that all hosts compute alike, under the seed of this segment. So a row that is found by its fingerprint need
+    /// not keep the key.
+    #[inline]
+    pub(crate) fn of_shared(seed: [u64; 2], key: &[u8]) -> Self {
+        let hash = SipHasher13::new().hash(key);
+        let mut halves = [hash.h1, hash.h2];
+        // Two rounds of a Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations"): whoever
+        // chooses keys knows their hashes, but does not choose their buckets.
+        halves[0] ^= round(seed, 0, halves[1]);
+        halves[1] ^= round(seed, 1, halves[0]);
+        // That this hash is zero for some key is as likely as that two keys have the same.
+        Self {
+            low: halves[0],
+            high: halves[1],
+        }
+    }
+
+    /// What the store knows a key by whose fingerprint [hosts share](Self::of_shared).
+    pub(crate) fn in_fleet(self, seed: [u64; 2]) -> u128 {
+        let high = self.high ^ round(seed, 1, self.low);
+        let low = self.low ^ round(seed, 0, high);
+        u128::from(high) << 64 | u128::from(low)
     }
 
     /// The key's shard among `shards`, a power of two of at most 256.
@@ -72,6 +98,12 @@ impl Fingerprint {
     pub(super) fn start(self) -> u64 {
         self.low & 63
     }
+}
+
+/// A round of [`Fingerprint::of_shared`].
+#[inline]
+fn round(seed: [u64; 2], number: u64, half: u64) -> u64 {
+    ShortHasher::new_with_keys(seed[0], seed[1] ^ number).hash(&half.to_le_bytes())
 }
 
 #[inline]

@@ -1,6 +1,7 @@
 //! Limits that hosts share, with a store that keeps its promises and stands on the same clock: what each host may spend,
 //! and what all of them admit together.
 
+mod by_key;
 mod cold_wait;
 mod host;
 #[path = "../layout_mirror/mod.rs"]

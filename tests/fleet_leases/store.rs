@@ -11,6 +11,8 @@ use shmlimit::fleet::{LeaseReply, LeaseRequest, LeasedRule, StoreProblem};
 #[derive(Clone, Debug, Default)]
 struct Host {
     sequence: u64,
+    /// By key: where what it reports counts from.
+    began: u64,
     spent: u64,
     refunded: u64,
     ungranted: u64,
@@ -23,7 +25,7 @@ struct Host {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Limit {
+pub struct Limit {
     /// What is used, in units times nanoseconds of a window.
     level: u128,
     level_at: Duration,
@@ -35,7 +37,8 @@ struct Limit {
 /// All limits of one store. A clone is the same store.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
-    limits: Arc<Mutex<HashMap<String, Limit>>>,
+    /// By their names in the store.
+    pub limits: Arc<Mutex<HashMap<String, Limit>>>,
 }
 
 impl Limit {
@@ -92,6 +95,24 @@ impl Limit {
         u64::try_from(self.level.div_ceil(Self::scale(rule))).expect("in range")
     }
 
+    /// How long until a unit can be granted, if nothing is returned.
+    fn free_in(&self, rule: &LeasedRule, now: Duration) -> Duration {
+        let used = self.level + u128::from(self.outstanding()) * Self::scale(rule);
+        let room = u128::from(burst(rule) - 1) * Self::scale(rule);
+        let excess = used.saturating_sub(room);
+        match rule {
+            _ if excess == 0 => Duration::ZERO,
+            LeasedRule::Backlog { capacity, .. } => {
+                Duration::from_nanos(excess.div_ceil(u128::from(*capacity)) as u64)
+            }
+            LeasedRule::Window { window, .. } => {
+                let passed = now.as_nanos() % window.as_nanos();
+                Duration::from_nanos((window.as_nanos() - passed) as u64)
+            }
+            other => panic!("not by key: {other:?}"),
+        }
+    }
+
     fn outstanding(&self) -> u64 {
         self.hosts.values().map(|host| host.outstanding).sum()
     }
@@ -106,14 +127,27 @@ fn burst(rule: &LeasedRule) -> u64 {
     }
 }
 
+/// What the store calls the limit of a request.
+fn name(request: &LeaseRequest) -> String {
+    match request.of_key {
+        None => request.key.clone(),
+        Some(key) => format!("{}/{:x}", request.key, key.hash),
+    }
+}
+
 impl Store {
     /// Answers a request at an instant of the store's clock.
     pub fn answer(&self, request: &LeaseRequest, now: Duration) -> Result<LeaseReply, StoreProblem> {
         let mut limits = self.limits.lock().expect("no panic while locked");
-        let limit = limits.entry(request.key.clone()).or_default();
+        let limit = limits.entry(name(request)).or_default();
         let rule = &request.declared.rule;
         limit.pass_to(rule, now);
-        let host = limit.hosts.entry(request.host).or_default().clone();
+        let mut host = limit.hosts.entry(request.host).or_default().clone();
+        let began = request.of_key.map_or(0, |key| key.began);
+        if host.began != began {
+            // Everything before was answered.
+            (host.spent, host.refunded, host.ungranted) = (0, 0, 0);
+        }
         let reply_of = |limit: &Limit, granted: u64, until: Duration, grant: u64| LeaseReply {
             sequence: request.sequence,
             granted,
@@ -133,7 +167,11 @@ impl Store {
             available: burst(rule)
                 .saturating_sub(limit.used(rule))
                 .saturating_sub(limit.outstanding()),
-            free_in: Duration::ZERO,
+            free_in: if request.of_key.is_some() {
+                limit.free_in(rule, now)
+            } else {
+                Duration::ZERO
+            },
         };
         if request.sequence < host.sequence {
             return Err(StoreProblem::Stale);
@@ -172,6 +210,7 @@ impl Store {
             request.host,
             Host {
                 sequence: request.sequence,
+                began,
                 spent: request.spent,
                 refunded: request.refunded,
                 ungranted: request.ungranted,
@@ -187,6 +226,7 @@ impl Store {
             .saturating_sub(limit.outstanding());
         limit.charge(rule, by_policy.min(free));
         let used = limit.used(rule);
+        // What a host admits before it has asked may exceed the burst, and is charged all the same.
         assert!(
             used + limit.outstanding() <= burst(rule) || granted == 0,
             "the store promises no more than there is"

@@ -163,7 +163,7 @@ pub mod row {
 /// The record of a lease.
 pub mod lease {
     /// Behind the words of the limit's algorithm.
-    pub const SIZE: usize = 53;
+    pub const SIZE: usize = 55;
     /// Hints, which are not journalled.
     pub const ALERTED: usize = 5;
     pub const UNMET: usize = 17;

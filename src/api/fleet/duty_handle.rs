@@ -5,7 +5,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::lease_request::{LeaseReply, LeaseRequest, LeasedLimit};
+use siphasher::sip128::SipHasher13;
+
+use super::lease_request::{LeaseReply, LeaseRequest, LeasedKey, LeasedLimit};
 use super::store_problem::{NamedProblem, StoreProblem};
 use crate::api::segment::Segment;
 use crate::declaration::FleetOptions;
@@ -175,9 +177,13 @@ impl Duty {
             .filter_map(|lease| {
                 let (version, key, declared) = self.declared(&lease)?;
                 let ask = lease.ask;
+                let of_key = lease.of_key.map(|hash| LeasedKey {
+                    hash: hash_for(&key, hash),
+                    began: ask.began,
+                });
                 let request = LeaseRequest {
                     key,
-                    of_key: None,
+                    of_key,
                     declared,
                     version,
                     host: if ask.identity == 0 { host } else { ask.identity },
@@ -252,6 +258,7 @@ impl Duty {
                 remaining: nanos_from_duration(reply.quarantine).unwrap_or(u64::MAX),
             }),
             available: reply.available,
+            free_in: nanos_from_duration(reply.free_in).unwrap_or(u64::MAX),
         };
         Ok(self.engine().install_lease(&asked.lease, answer)?)
     }
@@ -288,6 +295,14 @@ impl Duty {
     pub fn wait(&self, timeout: Duration) {
         self.engine().wait_for_shortage(self.taken, timeout);
     }
+}
+
+/// What the store knows a key by, of which all hosts compute `hash`. It differs from limit to limit, so that nobody who
+/// sees the names in the store can tell which keys are the same.
+fn hash_for(limit: &str, hash: u128) -> u128 {
+    let seed = SipHasher13::new().hash(limit.as_bytes());
+    let hasher = SipHasher13::new_with_keys(seed.h1, seed.h2);
+    hasher.hash(&hash.to_le_bytes()).as_u128()
 }
 
 /// A number that no host had before: random and not zero.

@@ -50,6 +50,10 @@ pub struct LeaseSnapshot {
     pub key: String,
     /// What happens to the limit while the store is down.
     pub outage: Outage,
+    /// If each key has such a limit: how many keys have something leased, or something that the store does not know yet.
+    /// What is left, its share and so on are then zero, and the rest is what is known of the store. `None` if all requests
+    /// share the limit.
+    pub keys: Option<u64>,
     /// Units that are leased and not spent; for concurrency, places that are leased and not held. Zero if the lease
     /// is over.
     pub left: u64,
@@ -119,6 +123,7 @@ impl LeaseSnapshot {
         Self {
             key: key.to_owned(),
             outage: state.outage,
+            keys: state.keys,
             left: state.left,
             valid_for: Duration::from_nanos(state.valid_for),
             share: state.share,
@@ -143,6 +148,37 @@ impl LeaseSnapshot {
                 failures: state.failures,
                 expired_units: state.expired_units,
             },
+        }
+    }
+
+    /// What two shards of a keyed set know.
+    pub(in crate::api) fn and(self, other: Self) -> Self {
+        let (problem, problem_names) = match self.problem {
+            Some(_) => (self.problem, self.problem_names),
+            None => (other.problem, other.problem_names),
+        };
+        Self {
+            problem,
+            problem_names,
+            keys: self.keys.zip(other.keys).map(|(one, more)| one + more),
+            refusing: self.refusing || other.refusing,
+            out_for: self.out_for.max(other.out_for),
+            answered_ago: [self.answered_ago, other.answered_ago]
+                .into_iter()
+                .flatten()
+                .min(),
+            draining: self.draining || other.draining,
+            given_back: self.given_back && other.given_back,
+            counts: LeaseCounts {
+                grants: self.counts.grants.saturating_add(other.counts.grants),
+                requests: self.counts.requests.saturating_add(other.counts.requests),
+                failures: self.counts.failures.saturating_add(other.counts.failures),
+                expired_units: self
+                    .counts
+                    .expired_units
+                    .saturating_add(other.counts.expired_units),
+            },
+            ..self
         }
     }
 }

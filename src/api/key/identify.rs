@@ -2,6 +2,7 @@
 
 use crate::engine::{KeyIdentity, SetEngine};
 use crate::error::{Error, RequestError};
+use crate::table::Fingerprint;
 
 /// The maximum length of a key.
 const MAX_KEY_BYTES: usize = 65_536;
@@ -26,6 +27,10 @@ pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error
             max: MAX_KEY_BYTES,
         }));
     }
-    let keeps_names = set.stores_keys;
-    Ok(KeyIdentity::of(set.seed, key, keeps_names))
+    let fingerprint = if set.has_lease_room {
+        Fingerprint::of_shared(set.seed, key)
+    } else {
+        Fingerprint::of(set.seed, key)
+    };
+    Ok(KeyIdentity::of(fingerprint, key, set.stores_keys))
 }

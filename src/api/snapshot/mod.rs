@@ -437,11 +437,15 @@ impl SnapshotSource<'_> {
                 snapshot.found_capacity = limit.rule.found_capacity(mark);
                 snapshot.remaining = standing.remaining;
                 snapshot.reset_after = Duration::from_nanos(standing.reset_after);
-                let key = shard.rules.plan.limits.get(limit.index);
-                let key = key.and_then(|plan| plan.fleet_key.as_deref());
-                snapshot.lease = key
-                    .zip(limit.lease_state(left_out.row, now))
-                    .map(|(key, state)| LeaseSnapshot::of(key, &state));
+            }
+            let key = shard.rules.plan.limits.get(limit.index);
+            let key = key.and_then(|plan| plan.fleet_key.as_deref());
+            if let Some((key, state)) = key.zip(shard.lease_state(limit, left_out.row, now)) {
+                let of_shard = LeaseSnapshot::of(key, &state);
+                snapshot.lease = Some(match snapshot.lease.take() {
+                    Some(of_others) => of_others.and(of_shard),
+                    None => of_shard,
+                });
             }
         }
         let holds = observation.holds();

@@ -80,7 +80,7 @@ impl Limit {
             tier: None,
             limit: Some(&self.name),
         };
-        if !matches!(self.kind, Kind::Calls | Kind::Rate) || self.compile(&place, false).is_err() {
+        if !matches!(self.kind, Kind::Calls | Kind::Rate) || self.compile(&place, false, false).is_err() {
             return None;
         }
         let meant = self.canonical().per_window();

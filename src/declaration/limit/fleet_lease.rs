@@ -25,6 +25,8 @@ pub struct FleetLease {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) safe: Option<SafeShare>,
     pub(in crate::declaration) cold_wait: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unleased: Option<Amount>,
 }
 
 /// The default of how long a request waits for the store's answer.
@@ -40,6 +42,7 @@ impl FleetLease {
             outage: None,
             safe: None,
             cold_wait: None,
+            unleased: None,
         }
     }
 
@@ -83,6 +86,15 @@ impl FleetLease {
         self
     }
 
+    /// In a keyed set: how many units of a key this host admits at once before it has asked for any; 1 by default. The
+    /// store charges them afterwards, even beyond the burst, and none is admitted while the store has nothing for the
+    /// key: so at one moment each host can exceed a key's limit by that many, but not the rate in the long run. With 0 the
+    /// first request of a key waits for the store ([`cold_wait`](Self::cold_wait)), and nothing is exceeded.
+    pub fn unleased(mut self, units: impl Into<Amount>) -> Self {
+        self.unleased = Some(units.into());
+        self
+    }
+
     /// The key in the store.
     pub fn key(&self) -> &str {
         &self.key
@@ -121,6 +133,7 @@ impl FleetLease {
             outage: Some(self.outage_policy()),
             safe: self.safe.as_ref().map(SafeShare::canonical),
             cold_wait: Some(self.cold_wait.unwrap_or(Window::Span(COLD_WAIT))),
+            unleased: self.unleased.as_ref().map(Amount::canonical),
         }
     }
 }

@@ -251,9 +251,14 @@ impl SetDeclaration {
                         .to_owned(),
                 });
             }
-            limit.check_fleet(&place, self.keyed.is_some(), fleet)?;
-            let has_lease_room = fleet.is_some() && self.keyed.is_none() && limit.can_be_leased();
-            let plan = self.with_entries(limit).compile(&place, has_lease_room)?;
+            let is_keyed = self.keyed.is_some();
+            limit.check_fleet(&place, is_keyed, fleet)?;
+            // Each row would have it, so a keyed set only has room for the leases that it declares.
+            let has_lease_room =
+                fleet.is_some() && limit.can_be_leased() && (!is_keyed || limit.fleet.is_some());
+            let plan = self
+                .with_entries(limit)
+                .compile(&place, is_keyed, has_lease_room)?;
             limits.push(LimitPlan {
                 shadow: plan.shadow || self.shadow == Some(true),
                 ..plan

@@ -56,7 +56,7 @@ impl SetDeclaration {
                     limit: Some(&limit.name),
                     ..*place
                 };
-                let LimitPlan { rule, .. } = self.in_tier(limit, change).compile(&place, false)?;
+                let LimitPlan { rule, .. } = self.in_tier(limit, change).compile(&place, true, false)?;
                 if !rule.can_migrate(&plan.rule) || !plan.rule.can_migrate(&rule) {
                     return Err(DeclarationError::Unsuitable {
                         place: place.field("window"),
@@ -99,6 +99,11 @@ impl SetDeclaration {
         }
         if self.limits.iter().any(|limit| limit.prefix.is_some()) {
             return misplaced("networks are in no tiers; remove it, or the prefixes of the limits");
+        }
+        if self.limits.iter().any(|limit| limit.fleet.is_some()) {
+            return misplaced(
+                "hosts share limits that are the same for every key; remove it, or `fleet` of the limit",
+            );
         }
         if self.limits.iter().any(|limit| limit.credit.is_some()) {
             return misplaced(

@@ -121,9 +121,43 @@ fn what_cannot_be_shared_is_refused_with_what_to_do() {
         error.starts_with("fleet is missing") && error.contains("declare [fleet] url"),
         "{error}"
     );
-    let keyed = in_fleet(&format!("{CALLS}, {FLEET}"))
-        .replace("name = \"s\"", "name = \"s\"\nkeyed = { max_keys = 9 }");
-    assert!(error_of(&keyed).contains("hosts do not share limits of single keys"));
+    let keyed = |lines: &str, more: &str| {
+        let keyed = in_fleet(lines);
+        keyed.replace(
+            "name = \"s\"",
+            &format!("name = \"s\"\nkeyed = {{ max_keys = 9{more} }}"),
+        )
+    };
+    let of_keys = format!("{CALLS}, {FLEET}");
+    for (text, expected) in [
+        (
+            keyed(&format!("kind = \"concurrency\", capacity = 3, {FLEET}"), ""),
+            "the places of single keys",
+        ),
+        (
+            keyed(&format!("{of_keys}, prefix = {{ ipv4 = 24, ipv6 = 56 }}"), ""),
+            "limits of networks",
+        ),
+        (keyed(&of_keys, ", overrides = true"), "the same for every key"),
+        (
+            format!("{}\n[[set.tier]]\nname = \"gold\"\n", keyed(&of_keys, "")),
+            "the same for every key",
+        ),
+        (
+            in_fleet(&format!("{CALLS}, fleet = {{ key = \"a\", unleased = 1 }}")),
+            "in a keyed set",
+        ),
+        (
+            keyed(
+                &format!("{CALLS}, fleet = {{ key = \"a\", unleased = 6001 }}"),
+                "",
+            ),
+            "unleased",
+        ),
+    ] {
+        let error = error_of(&text);
+        assert!(error.contains(expected), "{text}: {error}");
+    }
     for (fleet, expected) in [
         ("fleet = { key = \"\" }", "1 to 200 bytes"),
         ("fleet = { key = \"a{b}\" }", "braces"),

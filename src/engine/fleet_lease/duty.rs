@@ -60,7 +60,7 @@ pub(crate) struct SeenDuty {
 /// Who is on duty in a segment; `None` if no limit has room for a lease.
 pub(crate) fn duty_of(sets: &[Arc<SetEngine>]) -> Option<SeenDuty> {
     sets.iter().find_map(|set| {
-        let row = set.shard(0).memory.only_row();
+        let row = set.shard(0).memory.lease_row();
         let words = set
             .shown()
             .limits

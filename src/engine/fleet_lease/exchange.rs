@@ -6,14 +6,17 @@ use siphasher::sip::SipHasher13;
 
 use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::segment_engine::SegmentEngine;
-use crate::engine::shard::set_engine::SetEngine;
+use crate::engine::shard::set_engine::{SetEngine, Shard};
 use crate::engine::terms::decision::Details;
 use crate::error::Error;
-use crate::limit::{Answer, Ask, Now, Problem};
+use crate::limit::{Answer, Ask, LeaseOutcome, Now, Problem};
 use crate::shm::layout::records::Header;
-use crate::shm::layout::row::Row;
+use crate::shm::layout::row::{Row, RowReference};
 use crate::shm::lock::journal::Transaction;
 use crate::shm::wake::futex;
+
+/// How many rows are changed while the lock is held.
+const ROWS_A_LOCK: usize = 64;
 
 /// The position of a limit that hosts share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +25,17 @@ pub(crate) struct LeasePlace {
     pub(crate) set: usize,
     /// The position of the limit in the set.
     pub(crate) limit: usize,
+    /// Of a key: its shard, and its row.
+    pub(crate) shard: u32,
+    pub(crate) row: RowReference,
 }
 
 /// A request to send to the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskedLease {
     pub(crate) place: LeasePlace,
+    /// What all hosts know the key by, if each key has such a limit.
+    pub(crate) of_key: Option<u128>,
     /// The generation of the definition that the limit is from.
     pub(crate) generation: u64,
     /// When it was handed out, on the segment clock.
@@ -91,8 +99,6 @@ impl SegmentEngine {
         let mut asked = Vec::new();
         let mut failure = None;
         for (position, set) in self.lease_sets() {
-            // Nothing is allocated under the lock.
-            asked.reserve(set.limits.len());
             if let Err(error) = self.ask_leases_of(position, set, &mut asked) {
                 failure.get_or_insert(error);
             }
@@ -112,6 +118,13 @@ impl SegmentEngine {
         if self.lease_due_in_set(set).is_none_or(|due| due > 0) {
             return Ok(());
         }
+        if set.is_keyed() {
+            return set
+                .shards()
+                .try_for_each(|shard| self.ask_for_keys(position, shard, asked));
+        }
+        // Nothing is allocated under the lock.
+        asked.reserve(set.limits.len());
         let locked = self.lock_leased(set.shard(0))?;
         let (shard, now) = (locked.shard, locked.now);
         let row = shard.only_row();
@@ -127,7 +140,10 @@ impl SegmentEngine {
                 place: LeasePlace {
                     set: position,
                     limit: limit.index,
+                    shard: 0,
+                    row: row.reference(),
                 },
+                of_key: None,
                 generation: shard.rules.generation,
                 attempt_at: now.monotonic,
                 ask,
@@ -147,6 +163,13 @@ impl SegmentEngine {
     }
 
     fn lease_due_in_set(&self, set: &SetEngine) -> Option<u64> {
+        if set.is_keyed() {
+            let due = set
+                .shards()
+                .filter_map(|shard| shard.by_its_definition().keys_due_at())
+                .min()?;
+            return Some(due.saturating_sub(self.now(set.shard(0)).monotonic));
+        }
         let shard = set.shard(0).by_its_definition();
         let now = shard.instant(self.now(set.shard(0)));
         let row = shard.memory.only_row();
@@ -160,7 +183,8 @@ impl SegmentEngine {
     /// Applies an answer of the store, and serves those who were waiting for it.
     pub(crate) fn install_lease(&self, asked: &AskedLease, answer: Answer) -> Result<(), Box<Error>> {
         self.change_lease(asked.place, |limit, row, transaction, now| {
-            limit.install_lease(row, transaction, now, asked.attempt_at, answer)
+            let installed = limit.install_lease(row, transaction, now, asked.attempt_at, answer);
+            installed.map(|_| LeaseOutcome::Answered(answer))
         })
     }
 
@@ -173,49 +197,105 @@ impl SegmentEngine {
     ) -> Result<(), Box<Error>> {
         self.change_lease(asked.place, |limit, row, transaction, now| {
             let retry_at = now.monotonic.saturating_add(retry_in);
-            limit.fail_lease(row, transaction, now, asked.ask.sequence, problem, retry_at)
+            let is_current = limit.fail_lease(row, transaction, now, asked.ask.sequence, problem, retry_at);
+            is_current.then_some(LeaseOutcome::Failed(problem, retry_at))
         })
     }
 
     /// Makes every limit give back what is leased, or stop giving it back.
     pub(crate) fn set_draining(&self, draining: bool) -> Result<(), Box<Error>> {
-        let places: Vec<LeasePlace> = self
-            .lease_sets()
-            .flat_map(|(position, set)| {
-                (0..set.limits.len()).map(move |limit| LeasePlace { set: position, limit })
-            })
-            .collect();
-        for place in places {
-            self.change_lease(place, |limit, row, transaction, _| {
-                limit.set_draining(row, transaction, draining);
-            })?;
+        for (_, set) in self.lease_sets() {
+            for shard in set.shards() {
+                self.drain_shard(shard, draining)?;
+            }
         }
         self.wake_duty();
         Ok(())
     }
 
-    fn change_lease<T>(
+    fn drain_shard(&self, shard: Shard<'_>, draining: bool) -> Result<(), Box<Error>> {
+        // New keys follow the record of the shard, so it comes first.
+        let rows = std::iter::once(None).chain((0..shard.memory.row_count()).map(Some));
+        let rows: Vec<Option<u64>> = if shard.set.is_keyed() {
+            rows.collect()
+        } else {
+            vec![None]
+        };
+        for some in rows.chunks(ROWS_A_LOCK) {
+            let mut locked = self.lock_leased(shard)?;
+            let shard = locked.shard;
+            for index in some {
+                let row = index.map_or(shard.memory.lease_row(), |index| shard.row(index));
+                for limit in &shard.limits {
+                    let mut transaction = shard.memory.journal().begin();
+                    limit.set_draining(row, &mut transaction, draining);
+                    shard.commit(&mut transaction)?;
+                }
+            }
+            shard.list_all_rows();
+            let _ = locked.serve_every_queue();
+        }
+        Ok(())
+    }
+
+    fn change_lease(
         &self,
         place: LeasePlace,
-        change: impl FnOnce(&LimitRules, Row<'_>, &mut Transaction<'_>, Now) -> T,
+        change: impl FnOnce(&LimitRules, Row<'_>, &mut Transaction<'_>, Now) -> Option<LeaseOutcome>,
     ) -> Result<(), Box<Error>> {
         let Some(set) = self.sets().get(place.set) else {
             return Ok(());
         };
-        let mut locked = self.lock_leased(set.shard(0))?;
+        let mut locked = self.lock_leased(set.shard(place.shard))?;
         let (shard, now) = (locked.shard, locked.now);
+        let row = if set.is_keyed() {
+            shard.row(place.row.index)
+        } else {
+            shard.only_row()
+        };
         let Some(limit) = shard.limits.get(place.limit) else {
             return Ok(());
         };
+        if row.reference() != place.row {
+            return Ok(());
+        }
+        let of_shard = shard.memory.lease_row();
+        let was_out = limit.is_known_out(of_shard);
         let mut transaction = shard.memory.journal().begin();
-        change(limit, shard.only_row(), &mut transaction, now);
+        let outcome = change(limit, row, &mut transaction, now);
+        if let Some(outcome) = outcome.filter(|_| row.is_keyed()) {
+            limit.note_outcome(of_shard, &mut transaction, now, outcome);
+        }
         shard.commit(&mut transaction)?;
+        let has_turned = row.is_keyed() && limit.is_known_out(of_shard) != was_out;
         // The change stands, whatever is wrong with the queue; the next operation reports that.
-        let _ = locked.serve_every_queue();
+        let _ = if row.is_keyed() {
+            locked.serve_next(row.index)
+        } else {
+            locked.serve_every_queue()
+        };
         drop(locked);
+        if has_turned {
+            self.tell_other_shards(set, place)?;
+        }
         if let Some(words) = self.duty_words() {
             futex::bump(words.answered());
             futex::wake_all(words.answered());
+        }
+        Ok(())
+    }
+
+    /// Lets the other shards of a set know that the store went out, or is back.
+    fn tell_other_shards(&self, set: &SetEngine, place: LeasePlace) -> Result<(), Box<Error>> {
+        let from = set.shard(place.shard).memory.lease_row();
+        for shard in set.shards().filter(|shard| shard.index() != place.shard) {
+            let locked = self.lock_leased(shard)?;
+            let shard = locked.shard;
+            if let Some(limit) = shard.limits.get(place.limit) {
+                let mut transaction = shard.memory.journal().begin();
+                limit.copy_outage(shard.memory.lease_row(), &mut transaction, from);
+                shard.commit(&mut transaction)?;
+            }
         }
         Ok(())
     }

@@ -2,4 +2,5 @@
 
 pub(super) mod duty;
 pub(super) mod exchange;
+mod key_requests;
 pub(super) mod shortage;

@@ -18,8 +18,8 @@ impl LockedShard<'_> {
             };
             let (assessment, mark) = limit.verdict_and_mark(row, self.now, cost);
             let is_refused = assessment != Assessment::Admissible;
-            if is_refused && limit.shortage_of(mark).is_some() && limit.note_unmet(row, cost) {
-                self.wakes_duty.set(true);
+            if is_refused && limit.shortage_of(mark).is_some() && limit.note_unmet(row, self.now, cost) {
+                self.alert_duty(row, true);
             }
         }
     }
@@ -37,9 +37,20 @@ impl LockedShard<'_> {
     fn note_low(&self, near: LimitMask, row: Row<'_>) {
         for index in near.iter() {
             let limit = self.shard.limits.get(index).filter(|limit| limit.is_leased());
-            if limit.is_some_and(|limit| limit.note_low(row)) {
-                self.wakes_duty.set(true);
+            if let Some(limit) = limit
+                && limit.note_low(row)
+            {
+                // A key that has no lease only has something to report.
+                self.alert_duty(row, limit.has_lease(row, self.now));
             }
+        }
+    }
+
+    /// Lets the process on duty look at the row: at once if it is `urgent`, otherwise together with others.
+    fn alert_duty(&self, row: Row<'_>, urgent: bool) {
+        let is_news = !row.is_keyed() || self.shard.want_for(row, self.now, urgent);
+        if is_news {
+            self.wakes_duty.set(true);
         }
     }
 }

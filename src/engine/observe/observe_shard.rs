@@ -178,7 +178,7 @@ fn copy_consistently(region: &Region, target: &Region, shard: Shard<'_>) -> Resu
 
 /// Copies the words of a shard after its lock: the row, and holds and tickets as far as they were ever touched. The
 /// rows of a keyed set are too many to copy at one instant: of those that a hold or a ticket refers to, copies whose
-/// they are, and of the others nothing.
+/// they are, and of the others nothing. What the shard itself knows of a store is copied.
 fn copy_shard(region: &Region, target: &Region, shard: Shard<'_>) -> Result<(), OutOfRegion> {
     let geometry = &shard.memory.geometry;
     let copy = |offset, size| copy_words(region, target, geometry, offset, size);
@@ -193,6 +193,10 @@ fn copy_shard(region: &Region, target: &Region, shard: Shard<'_>) -> Result<(), 
         return copy(start, geometry.names_offset - start);
     }
     copy(start, geometry.rows_offset - start)?;
+    copy(
+        geometry.leases_offset,
+        geometry.holds_offset - geometry.leases_offset,
+    )?;
     for row in named_rows(shard).filter(|row| *row < geometry.rows) {
         copy(
             geometry.rows_offset + row * geometry.row_stride,

@@ -69,9 +69,12 @@ impl LockedShard<'_> {
         if control.poisoned.load(Ordering::Relaxed) == SET_UNCHECKED {
             // After undoing, which may have brought a lease of the former host back; and before the word is replaced,
             // so that whoever recovers after this recoverer's death does it as well.
-            for limit in &shard.limits {
-                limit.begin_as_another_host(shard.only_row());
+            for row in shard.lease_rows() {
+                for limit in &shard.limits {
+                    limit.begin_as_another_host(row);
+                }
             }
+            shard.list_all_rows();
         }
         if !journal_is_sound {
             // Stored before the journal is closed: if this recoverer dies after that, the next one finds the journal
@@ -82,6 +85,7 @@ impl LockedShard<'_> {
             journal.close();
         }
         if owner_died {
+            shard.list_all_rows();
             shard.look_for_lapses_anew();
             control
                 .last_recoverer

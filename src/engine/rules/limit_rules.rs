@@ -9,8 +9,8 @@ use crate::engine::rules::limit_state::StateWords;
 use crate::engine::terms::credit_word::CreditWord;
 use crate::engine::terms::plan::{CreditPlan, LimitPlan};
 use crate::limit::{
-    Answer, Ask, Assessment, CapacityTerms, Charge, Installed, LEASE_WORDS, LeaseState, Leased, Mark,
-    NearThreshold, Now, Problem, Rule, RuleOperations, Sample, Shortage, State, StateMut,
+    Answer, Ask, Assessment, CapacityTerms, Charge, Installed, LEASE_WORDS, LeaseOutcome, LeaseState, Leased,
+    Mark, NearThreshold, Now, Problem, Rule, RuleOperations, Sample, Shortage, State, StateMut,
 };
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
@@ -363,6 +363,12 @@ impl LimitRules {
         )
     }
 
+    /// Whether a lease is in force.
+    pub(in crate::engine) fn has_lease(&self, row: Row<'_>, now: Now) -> bool {
+        let state = StateWords::reading(self.state(row));
+        self.leased().is_some_and(|leased| leased.is_valid(&state, now))
+    }
+
     /// Notes that the lease is nearly spent. Returns whether to wake the process on duty. The note is only a hint and
     /// need not be undone.
     pub(in crate::engine) fn note_low(&self, row: Row<'_>) -> bool {
@@ -372,10 +378,76 @@ impl LimitRules {
 
     /// Notes that `cost` units were asked for and missing: a hint, like [`note_low`](Self::note_low). Returns whether
     /// to wake the process on duty.
-    pub(in crate::engine) fn note_unmet(&self, row: Row<'_>, cost: u64) -> bool {
+    pub(in crate::engine) fn note_unmet(&self, row: Row<'_>, now: Now, cost: u64) -> bool {
         let mut state = self.changing(row, Direct);
         self.leased()
-            .is_some_and(|leased| leased.note_unmet(&mut state, cost))
+            .is_some_and(|leased| leased.note_unmet(&mut state, now, cost))
+    }
+
+    /// Begins the lease of a row for a key that has none. `of_shard` is the row that says how the store fares.
+    pub(in crate::engine) fn begin_key(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        of_shard: Row<'_>,
+    ) {
+        if let Some(leased) = self.leased() {
+            let outage = StateWords::reading(self.state(of_shard));
+            leased.begin_key(&mut self.changing(row, transaction), &outage);
+        }
+    }
+
+    /// Puts an outage of the store into force for a key, as far as the shard knows of one. Returns whether it does.
+    pub(in crate::engine) fn follow_outage(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        of_shard: Row<'_>,
+        now: Now,
+    ) -> bool {
+        let outage = StateWords::reading(self.state(of_shard));
+        let state = &mut self.changing(row, transaction);
+        self.leased()
+            .is_some_and(|leased| leased.follow_outage(state, &outage, now))
+    }
+
+    /// Notes in the record of the shard that a request for a key was answered, or failed.
+    pub(in crate::engine) fn note_outcome(
+        &self,
+        of_shard: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        outcome: LeaseOutcome,
+    ) {
+        if let Some(leased) = self.leased() {
+            leased.note_outcome(&mut self.changing(of_shard, transaction), now, outcome);
+        }
+    }
+
+    /// Whether a record says that the store is out.
+    pub(in crate::engine) fn is_known_out(&self, row: Row<'_>) -> bool {
+        let state = StateWords::reading(self.state(row));
+        self.leased().is_some_and(|leased| leased.is_known_out(&state))
+    }
+
+    /// Takes over what the record of another shard says of an outage.
+    pub(in crate::engine) fn copy_outage(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        other: Row<'_>,
+    ) {
+        let other = StateWords::reading(self.state(other));
+        if let Some(leased) = self.leased() {
+            leased.copy_outage(&mut self.changing(row, transaction), &other);
+        }
+    }
+
+    /// Notes that the row of a key is on no list of those to ask for.
+    pub(in crate::engine) fn leave_list(&self, row: Row<'_>, transaction: &mut Transaction<'_>) {
+        if let Some(leased) = self.leased() {
+            leased.leave_list(&mut self.changing(row, transaction));
+        }
     }
 
     /// For how many nanoseconds a request that is refused while a lease is pending waits for the store's answer.
@@ -420,11 +492,10 @@ impl LimitRules {
         sequence: u64,
         problem: Problem,
         retry_at: u64,
-    ) {
+    ) -> bool {
         let state = &mut self.changing(row, transaction);
-        if let Some(leased) = self.leased() {
-            leased.fail(state, now, sequence, problem, retry_at);
-        }
+        self.leased()
+            .is_some_and(|leased| leased.fail(state, now, sequence, problem, retry_at))
     }
 
     /// Starts giving back everything that is leased, or stops that.

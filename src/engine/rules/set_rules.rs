@@ -125,6 +125,7 @@ impl SetPlan {
             shards,
             buckets,
             name_words,
+            lease_lists: u64::from(buckets > 0 && self.limits.iter().any(|limit| limit.has_lease_room)),
         }
     }
 }

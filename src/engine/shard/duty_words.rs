@@ -24,7 +24,12 @@ impl DutyWords {
         let first = sets.iter().find_map(|set| {
             let word = set.shown().limits.iter().find_map(|limit| limit.lease_word())?;
             let geometry = set.geometry.shards.first()?;
-            Some(geometry.rows_offset + 8 * word as u64)
+            let start = if set.is_keyed() {
+                geometry.leases_offset
+            } else {
+                geometry.rows_offset
+            };
+            Some(start + 8 * word as u64)
         });
         first
             .map(|offset| {

@@ -100,6 +100,15 @@ impl RuledShard<'_> {
         limits.all(|limit| limit.of(row).is_replenished(row, now))
     }
 
+    /// Whether something of the key is leased, or not yet reported to the store. Without its row, it would be lost.
+    fn has_lease(&self, row: Row<'_>, now: Now) -> bool {
+        self.set.has_lease_room
+            && self
+                .limits
+                .iter()
+                .any(|limit| limit.is_leased() && !limit.is_replenished(row, now))
+    }
+
     fn when_full(&self) -> WhenFull {
         self.plan.keyed.map_or(WhenFull::Refuse, |keyed| keyed.when_full)
     }
@@ -109,7 +118,7 @@ impl RuledShard<'_> {
         let (Some(row_references), Some(used_at)) = (row.row_references(), row.used_at()) else {
             return Claim::Pinned;
         };
-        if row_references.load(Ordering::Relaxed) != 0 {
+        if row_references.load(Ordering::Relaxed) != 0 || self.has_lease(row, now) {
             return Claim::Pinned;
         }
         let used_at = used_at.load(Ordering::Relaxed);
@@ -260,6 +269,15 @@ impl<'a> LockedShard<'a> {
             }
         };
         let row = shard.row(index);
+        if shard.set.has_lease_room {
+            // One by one, because together they may be more words than a journal holds. If the process dies in between,
+            // the former key keeps its row, and begins anew as well.
+            for limit in &shard.limits {
+                let mut transaction = shard.memory.journal().begin();
+                limit.begin_key(row, &mut transaction, shard.memory.lease_row());
+                shard.commit(&mut transaction)?;
+            }
+        }
         let mut transaction = shard.memory.journal().begin();
         match place {
             NewRow::Unused(_) => transaction.add(&control.keys, 1),

@@ -5,6 +5,7 @@ pub(super) mod batches;
 pub(super) mod duty_words;
 pub(super) mod hold;
 pub(super) mod key_table;
+pub(super) mod listed_keys;
 pub(super) mod locked_shard;
 pub(super) mod pending_wake;
 pub(super) mod queue_words;

@@ -22,10 +22,9 @@ pub(crate) struct KeyName {
 }
 
 impl KeyIdentity {
-    /// `seed` is the segment's. The name matters only if names are kept.
+    /// The name matters only if names are kept.
     #[inline]
-    pub(crate) fn of(seed: [u64; 2], key: &[u8], keeps_names: bool) -> Self {
-        let fingerprint = Fingerprint::of(seed, key);
+    pub(crate) fn of(fingerprint: Fingerprint, key: &[u8], keeps_names: bool) -> Self {
         if keeps_names {
             Self::named(fingerprint, key)
         } else {

@@ -22,6 +22,8 @@ pub(crate) struct Answer {
     pub(crate) ceiling: u64,
     /// How many hosts want something of the limit.
     pub(crate) hosts: u64,
+    /// By key: for how long the store has no unit to grant, in nanoseconds from before the attempt was sent.
+    pub(crate) free_in: u64,
     /// Set if the store grants nothing for a while, because it may have lost something.
     pub(crate) quarantine: Option<Quarantine>,
 }
@@ -84,6 +86,11 @@ impl Leased {
         }
         let wanted = self.get(state, LeaseWord::AskedWanted);
         let granted = answer.granted.min(wanted);
+        if self.is_by_key() {
+            self.count_from_answer(state);
+            let free_at = attempt_at.saturating_add(answer.free_in);
+            self.put(state, LeaseWord::FreeAt, free_at);
+        }
         let spent = self.get(state, LeaseWord::Spent);
         let until = attempt_at.saturating_add(by_slow_clock(answer.remaining));
         let kept = if self.is_held() {
@@ -241,6 +248,7 @@ impl Leased {
             LeaseWord::Refunded,
             LeaseWord::Reported,
             LeaseWord::SpentAtGrant,
+            LeaseWord::Began,
         ] {
             self.put(state, word, 0);
         }

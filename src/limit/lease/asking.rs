@@ -18,6 +18,8 @@ pub(crate) struct Ask {
     pub(crate) wanted: u64,
     /// The greatest grant number the host knows of.
     pub(crate) grant_number: u64,
+    /// By key: the number of the first request since the store last answered one.
+    pub(crate) began: u64,
 }
 
 /// The first request asks for one part in this many of the largest target, since nothing is known of the use yet.
@@ -75,6 +77,9 @@ impl Leased {
             }
             return (is_leased || self.is_unreported(state)).then_some(retry_at);
         }
+        if self.is_by_key() {
+            return self.due_of_key_at(state, now);
+        }
         // What the host has granted itself is not renewed, and until the store grants something, it is asked.
         let is_first = self.get(state, LeaseWord::Sequence) == 0;
         if is_first || self.get(state, LeaseWord::OutSince) != 0 {
@@ -100,7 +105,7 @@ impl Leased {
     }
 
     /// When a host that has what it wants at present asks again.
-    fn renewed_without_want(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
+    pub(super) fn renewed_without_want(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
         let is_used = self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::AskedSpent)
             || self.in_use(state) > 0;
         let floor = self.floor(state, now);
@@ -132,7 +137,7 @@ impl Leased {
             && (!self.is_valid(state, now) || self.get(state, LeaseWord::SelfGranted) != 0)
     }
 
-    fn is_unreported(&self, state: &(impl State + ?Sized)) -> bool {
+    pub(super) fn is_unreported(&self, state: &(impl State + ?Sized)) -> bool {
         self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::AskedSpent)
             || self.get(state, LeaseWord::Refunded) != self.get(state, LeaseWord::AskedRefunded)
     }
@@ -147,6 +152,7 @@ impl Leased {
             held: self.get(state, LeaseWord::AskedHeld),
             wanted: self.get(state, LeaseWord::AskedWanted),
             grant_number: self.get(state, LeaseWord::GrantNumber),
+            began: self.get(state, LeaseWord::Began),
         }
     }
 
@@ -180,7 +186,7 @@ impl Leased {
             let base = if self.is_held() { 0 } else { spent };
             self.put(state, LeaseWord::Allowance, base.saturating_add(held));
         }
-        let sequence = self.get(state, LeaseWord::Sequence).saturating_add(1);
+        let sequence = self.next_sequence(state, now);
         for (word, value) in [
             (LeaseWord::Sequence, sequence),
             (LeaseWord::Asked, sequence),
@@ -196,6 +202,9 @@ impl Leased {
             (LeaseWord::RetryAt, 0),
         ] {
             self.put(state, word, value);
+        }
+        if self.is_by_key() && self.get(state, LeaseWord::Began) == 0 {
+            self.put(state, LeaseWord::Began, sequence);
         }
         self.pace_on(state, now);
         self.add(state, LeaseWord::Requests, 1);
@@ -233,7 +242,7 @@ impl Leased {
         let of_a_lease = u128::from(used) * u128::from(self.length_with_margin()) / u128::from(measured);
         let of_a_lease = saturate(of_a_lease);
         let first = self.max_target() / FIRST_PART;
-        let target = if self.get(state, LeaseWord::Sequence) == 0 {
+        let target = if self.get(state, LeaseWord::Sequence) == 0 && !self.is_by_key() {
             first.max(1)
         } else if unmet > 0 {
             of_a_lease.max(target.saturating_mul(2)).max(first).max(1)
@@ -250,8 +259,8 @@ impl Leased {
         let most = self.max_target().max(self.get(state, LeaseWord::Available) / 2);
         let target = target.min(most);
         self.put(state, LeaseWord::Target, target);
-        // For a budget, one unit is enough to admit.
-        let least = floor.max(unmet).max(u64::from(used > 0));
+        // For a budget, one unit is enough to admit. A key that is seldom used needs no lease.
+        let least = floor.max(unmet).max(u64::from(used > 0 && !self.is_by_key()));
         target.max(least).min(self.capacity)
     }
 

@@ -19,10 +19,11 @@ const HALF: u64 = 2;
 
 impl Leased {
     /// How much the host keeps although it does not use it: a few of its largest recent costs while units are
-    /// plentiful, nothing when they are not, and nothing a minute after its last use.
+    /// plentiful, nothing when they are not, and nothing a minute after its last use. Nothing by key: a key's first
+    /// units are [not leased](super::key_lease).
     pub(super) fn floor(&self, state: &(impl State + ?Sized), now: Now) -> u64 {
         let used_at = self.get(state, LeaseWord::UsedAt);
-        if used_at == 0 || now.monotonic.saturating_sub(used_at) >= KEPT_FOR {
+        if self.is_by_key() || used_at == 0 || now.monotonic.saturating_sub(used_at) >= KEPT_FOR {
             return 0;
         }
         let before = self.get(state, LeaseWord::LargestBefore);

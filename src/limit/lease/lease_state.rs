@@ -10,6 +10,8 @@ use crate::limit::{Now, State};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseState {
     pub(crate) outage: Outage,
+    /// How many keys have something leased or unreported; `None` if all requests share the limit.
+    pub(crate) keys: Option<u64>,
     pub(crate) left: u64,
     pub(crate) valid_for: u64,
     pub(crate) share: u64,
@@ -49,6 +51,7 @@ impl Leased {
         let valid_for = get(LeaseWord::ValidUntil).saturating_sub(now.monotonic);
         LeaseState {
             outage: self.outage,
+            keys: None,
             left: if valid_for > 0 { self.left(state) } else { 0 },
             valid_for,
             share: get(LeaseWord::Share),
@@ -60,7 +63,12 @@ impl Leased {
             problem: get(LeaseWord::Problem),
             is_refusing: get(LeaseWord::Problem) != 0
                 && get(LeaseWord::Draining) == 0
-                && self.spendable(state, now) == Spendable::Units(0),
+                && if self.is_by_key() {
+                    // Some key has nothing leased.
+                    matches!(self.outage, Outage::Deny | Outage::SpendOut)
+                } else {
+                    self.spendable(state, now) == Spendable::Units(0)
+                },
             // While the policy goes on after the store is back, it is not out.
             out_for: since(LeaseWord::OutSince)
                 .filter(|_| get(LeaseWord::PolicyUntil) == 0)

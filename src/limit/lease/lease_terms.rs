@@ -15,6 +15,8 @@ pub(crate) struct LeaseTerms {
     pub(crate) safe: SafeTerms,
     /// How long a request waits for the store's answer where too little is leased, in nanoseconds.
     pub(crate) cold_wait: u64,
+    /// If each key has such a limit: how many units of a key this host admits before it has asked for any.
+    pub(crate) unleased: Option<u64>,
 }
 
 /// What a host grants itself while the store is out, under the policy `Safe`.

@@ -12,9 +12,11 @@ mod asking;
 #[cfg(test)]
 mod document_tests;
 mod floor;
+mod key_lease;
 mod lease_state;
 mod lease_terms;
 mod length;
+mod missing_units;
 mod outage;
 mod pacing;
 mod record;
@@ -22,9 +24,11 @@ mod usable;
 
 pub(crate) use answers::{Answer, Installed, Problem, Quarantine};
 pub(crate) use asking::Ask;
+pub(crate) use key_lease::LeaseOutcome;
 pub(crate) use lease_state::LeaseState;
 pub(crate) use lease_terms::{LeaseTerms, SafeTerms};
 pub(crate) use length::{Supply, automatic_length};
+pub(crate) use missing_units::Shortage;
 pub(crate) use record::{LEASE_WORDS, LeaseWord};
 
 use record::{get, put};
@@ -70,6 +74,9 @@ pub(crate) struct Leased {
     /// How long a request waits for the store's answer where too little is leased, in microseconds.
     cold_micros: u32,
     safe: SafeTerms,
+    /// How many units of a key may be spent and unreported while nothing is leased; `None` if all requests share the
+    /// limit.
+    unleased: Option<u64>,
 }
 
 /// One host leases at most one part in this many of a window at once, because that much may be left unused when the
@@ -97,17 +104,6 @@ const _: () = assert!(
     LeaseWord::Spent as usize + 1 == LeaseWord::Allowance as usize
         && LeaseWord::ValidUntil as usize + 1 == LeaseWord::OutSince as usize
 );
-
-/// Why too little is leased, as far as the host knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shortage {
-    /// The store had no more for this host when it answered last, or the host gives everything back.
-    Exhausted = 0,
-    /// The store has not been asked yet, or not for so much, and nothing is wrong with it as far as is known.
-    Pending = 1,
-    /// The store is out, or grants nothing for a while.
-    StoreOut = 2,
-}
 
 /// How much of a lease can be spent at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +139,7 @@ impl Leased {
             key: terms.key,
             safe: terms.safe,
             cold_micros: u32::try_from(terms.cold_wait / 1000).unwrap_or(u32::MAX),
+            unleased: terms.unleased,
         })
     }
 
@@ -241,7 +238,7 @@ impl Leased {
         }
     }
 
-    fn is_valid(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+    pub(crate) fn is_valid(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         now.monotonic < self.get(state, LeaseWord::ValidUntil)
     }
 
@@ -267,8 +264,10 @@ impl Leased {
         let leased = self.left_in_time(state, now);
         let granted = if self.grants_itself(state, now) {
             self.self_grant(state).0
-        } else {
+        } else if is_out {
             0
+        } else {
+            self.unleased_left(state, now)
         };
         Spendable::Units(leased.max(granted))
     }
@@ -361,65 +360,16 @@ impl Leased {
         (self.is_held() && mark.second >> FENCING_SHIFT > 0).then_some(mark.second)
     }
 
-    /// Why too little is leased now.
-    fn shortage(&self, state: &(impl State + ?Sized), now: Now) -> Shortage {
-        let get = |word| self.get(state, word);
-        if get(LeaseWord::Draining) != 0 {
-            return Shortage::Exhausted;
-        }
-        // A request with a problem that is no outage is repeated, unless the host goes on as another.
-        let grants_nothing = get(LeaseWord::Problem) != 0 && get(LeaseWord::Asked) != 0;
-        let is_out = get(LeaseWord::OutSince) != 0 && get(LeaseWord::PolicyUntil) == 0;
-        if is_out || grants_nothing {
-            return Shortage::StoreOut;
-        }
-        // What was short a lease ago says nothing about now, nor what was in another window.
-        let answered_ago = now.monotonic.saturating_sub(get(LeaseWord::AnsweredAt));
-        let is_another_window = self.is_in_windows() && !self.is_valid(state, now);
-        if get(LeaseWord::Short) != 0 && answered_ago < self.length() && !is_another_window {
-            return Shortage::Exhausted;
-        }
-        Shortage::Pending
-    }
-
-    /// Why too little was leased, if that is what a refusal was for that left the limit at `mark`.
-    pub(crate) fn shortage_of(&self, mark: Mark) -> Option<Shortage> {
-        let is_of_lease = !self.is_held() || mark.second == WANTS_LEASE;
-        is_of_lease.then_some(match (mark.first & !IS_LOW) >> SHORTAGE_SHIFT {
-            1 => Shortage::Pending,
-            2 => Shortage::StoreOut,
-            _ => Shortage::Exhausted,
-        })
-    }
-
-    /// Notes that `cost` units were asked for and missing, for whoever asks the store next. Returns whether to wake
-    /// the process on duty, which is done once between two requests to the store. The note is only a hint and need
-    /// not be undone.
-    pub(crate) fn note_unmet(&self, state: &mut (impl StateMut + ?Sized), cost: u64) -> bool {
-        let unmet = self.get(state, LeaseWord::Unmet);
-        if cost > unmet || unmet == 0 {
-            self.put(state, LeaseWord::Unmet, cost.max(1));
-        }
-        self.alert(state)
-    }
-
-    /// Notes that the process on duty is to be woken. Returns false if that was noted already.
-    pub(crate) fn alert(&self, state: &mut (impl StateMut + ?Sized)) -> bool {
-        if self.get(state, LeaseWord::Alerted) != 0 {
-            return false;
-        }
-        self.put(state, LeaseWord::Alerted, 1);
-        true
-    }
-
     /// Ends the lease, whatever is left of it.
     fn end(&self, state: &mut (impl StateMut + ?Sized)) {
         let spent = self.get(state, LeaseWord::Spent);
-        self.put(
-            state,
-            LeaseWord::Allowance,
-            if self.is_held() { 0 } else { spent },
-        );
+        let allowance = match self.unleased {
+            _ if self.is_held() => 0,
+            None => spent,
+            // What was spent beyond it is not reported yet.
+            Some(_) => self.get(state, LeaseWord::Allowance).min(spent),
+        };
+        self.put(state, LeaseWord::Allowance, allowance);
         self.put(state, LeaseWord::ValidUntil, 0);
         self.put(state, LeaseWord::SelfGranted, 0);
         self.put(state, LeaseWord::LowWater, 0);
@@ -470,10 +420,17 @@ impl Leased {
         if self.get(state, LeaseWord::Key) == u64::from(self.key) {
             return;
         }
+        self.begin(state);
+    }
+
+    fn begin(&self, state: &mut (impl StateMut + ?Sized)) {
         for word in LeaseWord::OF_ONE_KEY {
             self.put(state, word, 0);
         }
         self.put(state, LeaseWord::Key, u64::from(self.key));
+        if self.is_by_key() {
+            self.leave_list(state);
+        }
     }
 
     /// Forgets everything this host has reported to the store, because after a cold start it is another host.
@@ -520,7 +477,9 @@ impl RuleOperations for Leased {
         if cost == 0 {
             return;
         }
-        self.note_cost(state, cost);
+        if !self.is_by_key() {
+            self.note_cost(state, cost);
+        }
         if self.is_held() {
             // Places that come back before the host asks leave no other trace of their use.
             self.note_use(state, now);
@@ -537,6 +496,11 @@ impl RuleOperations for Leased {
             self.put(state, LeaseWord::SelfGranted, 1);
         }
         let ungranted = self.ungranted_of(state, now, cost);
+        if self.is_by_key() && !self.is_valid(state, now) {
+            // What is left of a lease that is over makes no room for units that are not leased.
+            let allowance = self.get(state, LeaseWord::Allowance).min(spent);
+            self.put(state, LeaseWord::Allowance, allowance);
+        }
         self.put(state, LeaseWord::Spent, spent.saturating_add(cost));
         if ungranted > 0 {
             self.add(state, LeaseWord::Ungranted, ungranted);
@@ -581,9 +545,10 @@ impl RuleOperations for Leased {
         }
     }
 
-    /// Never: what the other hosts have used is unknown.
-    fn is_replenished(&self, _state: &(impl State + ?Sized), _now: Now) -> bool {
-        false
+    /// Never, if all requests share the limit: what the other hosts have used is unknown. By key, once nothing is left
+    /// to say to the store, or to remember of what it said.
+    fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        self.is_by_key() && self.is_forgettable(state, now)
     }
 
     /// Replenishing a lease is up to the store.

@@ -57,6 +57,9 @@ impl Leased {
     /// How long until the host grants itself its next share, if that will be enough.
     pub(super) fn retry_after(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Option<u64> {
         let is_out = self.is_out(state, now);
+        if !is_out && self.is_by_key() {
+            return self.free_in(state, now, cost);
+        }
         let waits = self.outage == Outage::Safe && is_out && !self.is_held();
         let would_do = self.fits(Spendable::Units(self.self_grant(state).0), cost);
         let until = self

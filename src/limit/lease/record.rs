@@ -109,6 +109,10 @@ lease_words! {
     PacedUntil = "paced_until",
     /// How long answers have taken of late, in nanoseconds; zero before the first.
     RoundTrip = "round_trip",
+    /// By key: the first request since the store last answered one; zero if there is none.
+    Began = "began",
+    /// By key: until when the store has no unit to grant, on the segment clock.
+    FreeAt = "free_at",
     /// First record of a segment only: the process that asks the store, as an owner word.
     Duty = "duty",
     /// First record only: a futex, advanced when a request may be due.
@@ -131,7 +135,7 @@ impl LeaseWord {
     /// The words that mean nothing under another key of the store. The sequence number stays, so that an answer to an
     /// earlier request is not taken for one to a new request. `Unmet` stays because those requests still want the
     /// units.
-    pub(super) const OF_ONE_KEY: [Self; 37] = [
+    pub(super) const OF_ONE_KEY: [Self; 39] = [
         Self::Spent,
         Self::Allowance,
         Self::ValidUntil,
@@ -169,6 +173,8 @@ impl LeaseWord {
         Self::UsedAt,
         Self::Available,
         Self::PacedUntil,
+        Self::Began,
+        Self::FreeAt,
     ];
 }
 

@@ -347,5 +347,6 @@ fn read_shape(entry: &DirectoryEntry) -> SetShape {
         shards: entry.shards.load(Ordering::Relaxed),
         buckets: entry.buckets.load(Ordering::Relaxed),
         name_words: entry.name_words.load(Ordering::Relaxed),
+        lease_lists: entry.lease_lists.load(Ordering::Relaxed),
     }
 }

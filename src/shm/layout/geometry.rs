@@ -37,6 +37,8 @@ pub(crate) struct SetShape {
     pub(crate) buckets: u64,
     /// Words per key that hold its name, for people to read.
     pub(crate) name_words: u64,
+    /// One if hosts share limits that each key has of its own; otherwise zero.
+    pub(crate) lease_lists: u64,
 }
 
 /// Where one set lies, in bytes from the start of the file.
@@ -66,6 +68,8 @@ pub(crate) struct ShardGeometry {
     pub(crate) row_stride: u64,
     pub(crate) row_head: u64,
     pub(crate) names_offset: u64,
+    /// The states of the shard itself, then the two [lists of rows](super::row_list).
+    pub(crate) leases_offset: u64,
     pub(crate) holds_offset: u64,
     /// Bytes from one hold to the next.
     pub(crate) hold_stride: u64,
@@ -130,6 +134,7 @@ impl ShardGeometry {
             tags_offset: self.tags_offset - start,
             rows_offset: self.rows_offset - start,
             names_offset: self.names_offset - start,
+            leases_offset: self.leases_offset - start,
             holds_offset: self.holds_offset - start,
             labels_offset: self.labels_offset - start,
             tickets_offset: self.tickets_offset - start,
@@ -159,6 +164,10 @@ impl ShardGeometry {
         let rows_offset = cursor.take(rows, row_stride)?;
         let names = if shape.buckets == 0 { 0 } else { rows };
         let names_offset = cursor.take(names, shape.name_words.checked_mul(8).ok_or(TooLarge)?)?;
+        let leases_offset = match shape.lease_lists {
+            0 => cursor.0,
+            _ => cursor.take(1, state_bytes.checked_add(16 * list_words(rows)).ok_or(TooLarge)?)?,
+        };
         let hold_stride = aligned(size_of::<Hold>() as u64 + 8 * shape.held_amounts)?;
         let holds_offset = cursor.take(shape.holds, hold_stride)?;
         let labels_offset = cursor.take(shape.labels, size_of::<HoldLabel>() as u64)?;
@@ -178,6 +187,7 @@ impl ShardGeometry {
             row_stride,
             row_head,
             names_offset,
+            leases_offset,
             holds_offset,
             hold_stride,
             labels_offset,
@@ -215,6 +225,11 @@ impl Geometry {
     }
 }
 
+/// Words of a list of rows: a bit for each.
+pub(super) fn list_words(rows: u64) -> u64 {
+    rows.div_ceil(u64::from(u64::BITS))
+}
+
 /// The next free byte, always a multiple of the alignment.
 struct Cursor(u64);
 
@@ -248,7 +263,7 @@ mod tests {
             shapes in prop::collection::vec(
                 (
                     0..5000_u64, 1..=16_u64, 0..3000_u64, 0..3000_u64, 0..=16_u64, any::<bool>(), 0..3000_u64, 1..5_u64,
-                    0..5_u64, 0..7_u64,
+                    0..5_u64, 0..7_u64, 0..2_u64,
                 ),
                 0..8,
             ),
@@ -256,10 +271,12 @@ mod tests {
             let shapes = shapes.into_iter().map(|shape| {
                 let (
                     definition_room, limits, state_words, holds, held_amounts, has_labels, tickets, shards, buckets, name_words,
+                    lease_lists,
                 ) = shape;
                 let labels = if has_labels { holds } else { 0 };
                 SetShape {
                     definition_room, limits, state_words, holds, held_amounts, labels, tickets, shards, buckets, name_words,
+                    lease_lists,
                 }
             });
             let geometry = Geometry::new(participants, shapes).expect("small enough");
@@ -284,6 +301,10 @@ mod tests {
                         (shard.tags_offset, shard.shape.buckets * 64),
                         (shard.rows_offset, shard.rows * shard.row_stride),
                         (shard.names_offset, names * shard.shape.name_words * 8),
+                        (
+                            shard.leases_offset,
+                            shard.shape.lease_lists * (8 * shard.shape.state_words + 16 * shard.rows.div_ceil(64)),
+                        ),
                         (shard.holds_offset, shard.shape.holds * shard.hold_stride),
                         (shard.labels_offset, shard.shape.labels * 72),
                         (shard.tickets_offset, shard.shape.tickets * shard.ticket_stride),
@@ -312,6 +333,7 @@ mod tests {
             shards: 1,
             buckets: 0,
             name_words: 0,
+            lease_lists: 0,
         };
         assert_eq!(Geometry::new(1, [shape]), Err(TooLarge));
         for absurd in [

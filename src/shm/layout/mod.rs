@@ -9,5 +9,6 @@ pub(crate) mod places;
 pub(crate) mod prefetch;
 pub(crate) mod records;
 pub(crate) mod row;
+pub(crate) mod row_list;
 pub(crate) mod row_references;
 pub(crate) mod shard_memory;

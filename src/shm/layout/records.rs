@@ -258,7 +258,10 @@ shared_records! {
         definition_checksums: [AtomicU64; 2],
         /// Per shard: as many as holds, or none.
         labels: AtomicU64,
-        reserved: [AtomicU64; 7],
+        /// One if hosts share limits that each key has of its own: each shard then has states of its own and lists of
+        /// rows.
+        lease_lists: AtomicU64,
+        reserved: [AtomicU64; 6],
     }
 
     /// Room for one lock of either kind: a process-shared robust mutex, whatever it looks like in the C library, or

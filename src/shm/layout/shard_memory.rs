@@ -5,10 +5,11 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::geometry::ShardGeometry;
+use super::geometry::{ShardGeometry, list_words};
 use super::places::{HOLD_WORDS, HoldPlace, TICKET_LIMIT_WORDS, TICKET_WORDS, TicketPlace};
 use super::records::{HoldLabel, JOURNAL_ENTRIES, JournalEntry, LimitCounters, SetControl, Ticket};
 use super::row::Row;
+use super::row_list::{RowBits, RowList};
 use crate::shm::file::region::{Mapped, MappedRecord, OutOfRegion, Region, split_record};
 use crate::shm::lock::journal::{Journal, JournalOverflow};
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
@@ -29,6 +30,8 @@ pub(crate) struct ShardMemory {
     tags: Mapped<AtomicU64>,
     names: Mapped<AtomicU64>,
     name_words: usize,
+    /// In a keyed table whose limits hosts share: the states of the shard itself, and its two lists of rows.
+    leases: Mapped<AtomicU64>,
     rows: Mapped<AtomicU64>,
     row_count: u64,
     /// Words from one row to the next, of a row's head, and of the states of all its limits.
@@ -81,6 +84,14 @@ impl ShardMemory {
                 },
             )?,
             name_words: shape.name_words as usize,
+            leases: region.mapped_words(
+                geometry.leases_offset,
+                if shape.lease_lists == 0 {
+                    0
+                } else {
+                    shape.state_words + 2 * list_words(geometry.rows)
+                },
+            )?,
             rows: region.mapped_words(geometry.rows_offset, geometry.rows * geometry.row_stride / 8)?,
             row_count: geometry.rows,
             row_stride: geometry.row_stride as usize / 8,
@@ -184,6 +195,25 @@ impl ShardMemory {
             head: Some(head),
             state,
         })
+    }
+
+    /// The row that says how the store of shared limits fares, for all keys of the shard: in a set without keys, its only
+    /// row. [`Row::ABSENT`] in a keyed set without such limits.
+    pub(crate) fn lease_row(&self) -> Row<'_> {
+        if !self.is_keyed() {
+            return self.only_row();
+        }
+        Row {
+            state: self.leases.get(..self.state_words).unwrap_or_default(),
+            ..Row::ABSENT
+        }
+    }
+
+    /// A list of rows that the process that asks the store looks at.
+    pub(crate) fn row_list(&self, list: RowList) -> RowBits<'_> {
+        let words = list_words(self.row_count) as usize;
+        let start = self.state_words + list as usize * words;
+        RowBits(self.leases.get(start..start + words).unwrap_or_default())
     }
 
     /// Words of the states of all limits in a row.
@@ -328,6 +358,7 @@ mod tests {
             shards: 1,
             buckets,
             name_words: 6,
+            lease_lists: 0,
         };
         let geometry = Geometry::new(1, vec![shape]).expect("a segment");
         let region = Arc::new(Region::private(geometry.total_size).expect("memory"));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::choices::{Kind, Outage};
+use crate::declaration::limit::amount::Amount;
 use crate::declaration::limit::lease_length::LeaseLength;
 use crate::declaration::limit::safe_share::SafeShare;
 use crate::declaration::limit::window::Window;
@@ -68,10 +69,24 @@ impl Limit {
                 ),
             });
         }
-        if is_keyed {
+        if is_keyed && self.kind == Kind::Concurrency {
             return Err(misplaced(
-                "hosts do not share limits of single keys; remove it, or declare the limit in a set that is not keyed",
+                "hosts do not share the places of single keys; remove it, or declare the limit in a set that is not keyed",
             ));
+        }
+        if is_keyed && self.prefix.is_some() {
+            return Err(misplaced(
+                "hosts do not share limits of networks; remove it, or remove `prefix` and use the address as the key",
+            ));
+        }
+        if let (false, Some(unleased)) = (is_keyed, &fleet.unleased) {
+            return Err(DeclarationError::Misplaced {
+                place: place.field("fleet / unleased"),
+                given: format!("unleased = {unleased}"),
+                advice: "only the first requests of a key are admitted before the store was asked; remove it, or declare \
+                         the limit in a keyed set"
+                    .to_owned(),
+            });
         }
         if self.credit.is_some() {
             return Err(misplaced(
@@ -164,10 +179,29 @@ impl Limit {
         Ok(Some(units))
     }
 
+    /// How many units of a key this host admits before it has asked for any, of a limit in canonical form and per window.
+    pub(in crate::declaration) fn unleased_units(
+        &self,
+        place: &Location<'_>,
+        capacity: u64,
+    ) -> Result<u64, DeclarationError> {
+        let one = Amount::from(1);
+        let declared = self.fleet.as_ref().and_then(|fleet| fleet.unleased.as_ref());
+        let amount = declared.unwrap_or(&one);
+        let units = self
+            .units(amount)
+            .map_err(|invalid| place.value("fleet / unleased", amount, invalid))?
+            .unwrap_or(u64::MAX);
+        if declared.is_some() {
+            check_range(|| place.field("fleet / unleased"), units, 0, capacity)?;
+        }
+        Ok(units.min(capacity))
+    }
+
     /// A warning about a shared limit whose burst is too small to use all of its rate, however fast the store answers.
     pub(in crate::declaration) fn fleet_warning(&self, place: &Location<'_>) -> Option<String> {
         self.fleet.as_ref()?;
-        let Rule::Leased(leased) = self.compile(place, true).ok()?.rule else {
+        let Rule::Leased(leased) = self.compile(place, false, true).ok()?.rule else {
             return None;
         };
         let usable = leased.usable_part(0).filter(|part| *part < ALL_USABLE)?;

@@ -154,6 +154,7 @@ impl explorer::System for Fleet {
                 held: 0,
                 wanted: bounds.burst,
                 grant_number: 0,
+                began: 0,
             },
             ticks: 0,
             deaths: 0,

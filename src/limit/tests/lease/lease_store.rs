@@ -44,6 +44,7 @@ pub(super) fn leased_for(length: u64, rule: &Rule, outage: Outage) -> Rule {
         outage,
         key: 7,
         cold_wait: 0,
+        unleased: None,
         safe: SafeTerms {
             units: rule.capacity(),
             is_divided: true,
@@ -167,6 +168,7 @@ impl Store {
             hosts: self.accounts.len() as u64,
             quarantine: None,
             available: self.available(),
+            free_in: 0,
         })
     }
 }
@@ -226,7 +228,8 @@ impl Host {
         match self.limit.take(now, cost) {
             Assessment::Admissible => true,
             Assessment::Refused { .. } => {
-                self.leased().note_unmet(self.limit.words.as_mut_slice(), cost);
+                self.leased()
+                    .note_unmet(self.limit.words.as_mut_slice(), now, cost);
                 false
             }
         }
@@ -246,5 +249,6 @@ pub(super) fn answered(ask: Ask, granted: u64, grant_number: u64) -> Answer {
         hosts: 1,
         quarantine: None,
         available: 0,
+        free_in: 0,
     }
 }

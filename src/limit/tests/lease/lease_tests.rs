@@ -178,8 +178,10 @@ proptest! {
         let [sequence, granted, remaining, share, grant_number, drained_in, ceiling, hosts, available] = numbers;
         let sequence = if is_first { 1 } else { sequence };
         let quarantine = (hosts % 2 == 0).then_some(Quarantine { code: 6, remaining: granted });
-        let answer =
-            Answer { sequence, granted, remaining, share, grant_number, drained_in, ceiling, hosts, quarantine, available };
+        let free_in = drained_in;
+        let answer = Answer {
+            sequence, granted, remaining, share, grant_number, drained_in, ceiling, hosts, quarantine, available, free_in,
+        };
         lease.install(state, now, cost, answer);
         lease.fail(state, now, sequence, OUT, cost);
         lease.fail(state, now, sequence, stale(cost | 1), cost);

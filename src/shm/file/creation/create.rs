@@ -194,6 +194,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
             (&entry.buckets, set.shape.buckets),
             (&entry.name_words, set.shape.name_words),
             (&entry.labels, set.shape.labels),
+            (&entry.lease_lists, set.shape.lease_lists),
         ] {
             word.store(value, Ordering::Relaxed);
         }

@@ -83,8 +83,14 @@ impl Part<'_> {
             .left("SHARED AS", |shared| sanitise::line(&shared.lease.key))
             .left("OUTAGE", |shared| shared.lease.outage.as_str())
             .right("LEFT", |shared| left(shared.lease))
-            .right("FOR", |shared| human::duration(shared.lease.valid_for))
-            .right("SHARE", |shared| count(shared.lease.share))
+            .right("FOR", |shared| match shared.lease.keys {
+                None => human::duration(shared.lease.valid_for),
+                Some(_) => String::new(),
+            })
+            .right("SHARE", |shared| match shared.lease.keys {
+                None => count(shared.lease.share),
+                Some(_) => "by key".to_owned(),
+            })
             .left("STORE", |shared| fleet::answer(shared.lease))
             .right("ANSWERED", |shared| match shared.lease.answered_ago {
                 Some(time) => format!("{} ago", human::duration(time)),
@@ -113,6 +119,9 @@ impl Part<'_> {
 }
 
 fn left(lease: &LeaseSnapshot) -> Cell {
+    if let Some(keys) = lease.keys {
+        return format!("{} keys", count(keys)).into();
+    }
     match lease.left {
         0 => Cell::styled("0", style::WARNING),
         left => count(left).into(),

@@ -1,0 +1,142 @@
+//! Asking the store for what the [listed](crate::engine::shard::listed_keys) keys of a shard want.
+
+use crate::engine::fleet_lease::exchange::{AskedLease, LeasePlace};
+use crate::engine::rules::limit_rules::LimitRules;
+use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::Shard;
+use crate::error::Error;
+use crate::limit::{LeaseOutcome, LeaseWord};
+use crate::shm::layout::row::Row;
+use crate::shm::layout::row_list::RowList;
+
+/// The most rows to look at while the lock is held.
+const ROWS_A_LOCK: usize = 64;
+
+/// The most requests of one exchange with the store.
+const REQUESTS: usize = 4096;
+
+impl SegmentEngine {
+    /// The requests that are due for keys of a shard.
+    pub(super) fn ask_for_keys(
+        &self,
+        position: usize,
+        shard: Shard<'_>,
+        asked: &mut Vec<AskedLease>,
+    ) -> Result<(), Box<Error>> {
+        let by_definition = shard.by_its_definition();
+        let now = by_definition.instant(self.now(shard)).monotonic;
+        if by_definition.keys_due_at().is_none_or(|due| due > now) {
+            return Ok(());
+        }
+        // What is kept comes first: a row that is asked for comes to that list.
+        for list in [RowList::Kept, RowList::Wanting] {
+            let looks = by_definition.looks();
+            let due = match list {
+                RowList::Wanting => looks.at_wanting().unwrap_or(u64::MAX),
+                RowList::Kept => looks.at_kept(),
+            };
+            if due > now {
+                continue;
+            }
+            let mut next = Some(0);
+            let mut begins = true;
+            while let Some(from) = next {
+                if asked.len() >= REQUESTS {
+                    // The rest is still listed, and looked at after this exchange.
+                    by_definition.looks().set(LeaseWord::Unmet, now.max(1));
+                    return Ok(());
+                }
+                // Nothing is allocated under the lock.
+                asked.reserve(ROWS_A_LOCK * shard.set.limits.len());
+                let locked = self.lock_leased(shard)?;
+                if begins {
+                    locked.shard.looks().begin(list, locked.now);
+                    begins = false;
+                }
+                next = locked.ask_for_listed(position, list, from, asked)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LockedShard<'_> {
+    /// Looks at some rows of a list from `from` on. Returns where to go on.
+    fn ask_for_listed(
+        &self,
+        position: usize,
+        list: RowList,
+        mut from: u64,
+        asked: &mut Vec<AskedLease>,
+    ) -> Result<Option<u64>, Box<Error>> {
+        let rows = self.shard.memory.row_list(list);
+        for _ in 0..ROWS_A_LOCK {
+            let Some(index) = rows.next(from) else {
+                return Ok(None);
+            };
+            from = index + 1;
+            self.ask_for_row(position, index, asked)?;
+        }
+        Ok(Some(from))
+    }
+
+    fn ask_for_row(
+        &self,
+        position: usize,
+        index: u64,
+        asked: &mut Vec<AskedLease>,
+    ) -> Result<(), Box<Error>> {
+        let (shard, now) = (self.shard, self.now);
+        let memory = shard.memory;
+        let row = shard.row(index);
+        let mut is_kept = false;
+        for limit in shard.limits.iter().filter(|limit| limit.is_leased()) {
+            if row.is_absent() || row.is_unused() {
+                break;
+            }
+            let mut transaction = memory.journal().begin();
+            let of_shard = memory.lease_row();
+            let ask = if limit.follow_outage(row, &mut transaction, of_shard, now) {
+                None
+            } else {
+                limit.ask_lease(row, &mut transaction, now)
+            };
+            if ask.is_some() {
+                limit.note_outcome(of_shard, &mut transaction, now, LeaseOutcome::Asked);
+            }
+            shard.commit(&mut transaction)?;
+            is_kept |= self.keeps_listed(limit, row)?;
+            asked.extend(ask.map(|ask| AskedLease {
+                place: LeasePlace {
+                    set: position,
+                    limit: limit.index,
+                    shard: shard.index(),
+                    row: row.reference(),
+                },
+                of_key: Some(row.key().in_fleet(shard.set.seed)),
+                generation: shard.rules.generation,
+                attempt_at: now.monotonic,
+                ask,
+            }));
+        }
+        memory.row_list(RowList::Wanting).remove(index);
+        if is_kept {
+            memory.row_list(RowList::Kept).insert(index);
+        } else {
+            memory.row_list(RowList::Kept).remove(index);
+        }
+        Ok(())
+    }
+
+    /// Whether the limit of a key will have to say something. If not, it is noted that the row is not listed.
+    fn keeps_listed(&self, limit: &LimitRules, row: Row<'_>) -> Result<bool, Box<Error>> {
+        if limit.lease_due_at(row, self.now).is_some() {
+            return Ok(true);
+        }
+        let mut transaction = self.shard.memory.journal().begin();
+        limit.leave_list(row, &mut transaction);
+        self.shard.commit(&mut transaction)?;
+        Ok(false)
+    }
+}

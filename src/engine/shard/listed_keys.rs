@@ -1,0 +1,129 @@
+//! Which keys of a shard the process that asks the store should look at, and when.
+//!
+//! A table may have a hundred thousand rows, and only a few want something. So each shard lists the rows that may want
+//! something now, and those that will have to say something in time because they have something leased or unreported.
+//! The first list is looked at soon after the first of its rows came to it, the second every so often. Some words of the
+//! shard's own record of its first limit that hosts share say when.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::engine::rules::limit_rules::LimitRules;
+use crate::engine::shard::set_engine::RuledShard;
+use crate::limit::{LeaseState, LeaseWord, Now};
+use crate::shm::layout::row::Row;
+use crate::shm::layout::row_list::RowList;
+
+/// The shortest time between two looks at the rows that want something, in nanoseconds: each costs the store a call.
+const PACE: u64 = 10_000_000;
+
+/// How long a row waits that only has something to report, in nanoseconds: others join it in one call.
+const GATHERED_FOR: u64 = 200_000_000;
+
+/// The rows that have something leased are looked at this often, in nanoseconds.
+const KEPT_LOOKED_AT: u64 = 100_000_000;
+
+/// When to look at which rows of a shard. Hints, never journalled.
+pub(in crate::engine) struct Looks<'a>(&'a [AtomicU64]);
+
+impl Looks<'_> {
+    fn get(&self, word: LeaseWord) -> u64 {
+        self.0
+            .get(word as usize)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    pub(in crate::engine) fn set(&self, word: LeaseWord, value: u64) {
+        if let Some(word) = self.0.get(word as usize) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// When to look at the rows that want something, on the segment clock; `None` if there are none.
+    pub(in crate::engine) fn at_wanting(&self) -> Option<u64> {
+        let not_before = self.get(LeaseWord::PacedUntil);
+        if self.get(LeaseWord::Unmet) != 0 {
+            return Some(not_before);
+        }
+        let alerted_at = self.get(LeaseWord::Alerted);
+        (alerted_at != 0).then(|| not_before.max(alerted_at.saturating_add(GATHERED_FOR)))
+    }
+
+    /// Notes that a list is looked at now. What comes to it from here on is looked at later.
+    pub(in crate::engine) fn begin(&self, list: RowList, now: Now) {
+        match list {
+            RowList::Wanting => {
+                self.set(LeaseWord::Alerted, 0);
+                self.set(LeaseWord::Unmet, 0);
+                self.set(LeaseWord::PacedUntil, now.monotonic.saturating_add(PACE));
+            }
+            RowList::Kept => self.set(LeaseWord::UsedAt, now.monotonic),
+        }
+    }
+
+    /// When to look at the rows that have something leased.
+    pub(in crate::engine) fn at_kept(&self) -> u64 {
+        self.get(LeaseWord::UsedAt).saturating_add(KEPT_LOOKED_AT)
+    }
+}
+
+impl<'a> RuledShard<'a> {
+    pub(in crate::engine) fn looks(&self) -> Looks<'a> {
+        let first = self.limits.iter().find(|limit| limit.is_leased());
+        let words = first.and_then(|limit| limit.lease_words(self.memory.lease_row()));
+        Looks(words.unwrap_or_default())
+    }
+
+    /// The rows that have the record of a lease.
+    pub(in crate::engine) fn lease_rows(&self) -> impl Iterator<Item = Row<'a>> {
+        let memory = self.memory;
+        let of_keys = memory.is_keyed().then(|| memory.all_rows());
+        std::iter::once(memory.lease_row()).chain(of_keys.into_iter().flatten())
+    }
+
+    /// Lets the process on duty look at every row, because it is not known which are listed.
+    pub(in crate::engine) fn list_all_rows(&self) {
+        if self.memory.is_keyed() && self.set.has_lease_room {
+            self.memory.row_list(RowList::Wanting).fill();
+            self.looks().set(LeaseWord::Unmet, 1);
+        }
+    }
+
+    /// Lists a row that wants something. Returns whether to wake the process on duty, which may sleep longer.
+    pub(in crate::engine) fn want_for(&self, row: Row<'_>, now: Now, urgent: bool) -> bool {
+        self.memory.row_list(RowList::Wanting).insert(row.index);
+        let looks = self.looks();
+        let word = if urgent {
+            LeaseWord::Unmet
+        } else {
+            LeaseWord::Alerted
+        };
+        let is_news = looks.get(word) == 0;
+        if is_news {
+            looks.set(word, now.monotonic.max(1));
+        }
+        is_news
+    }
+
+    /// When to look at any row, on the segment clock; `None` if none has anything to say.
+    pub(in crate::engine) fn keys_due_at(&self) -> Option<u64> {
+        let looks = self.looks();
+        let has_kept = !self.memory.row_list(RowList::Kept).is_empty();
+        let kept = has_kept.then(|| looks.at_kept());
+        looks.at_wanting().into_iter().chain(kept).min()
+    }
+
+    /// The state of a limit that hosts share, which a set without keys has in `row`. By key, what the shard knows of the
+    /// store.
+    pub(crate) fn lease_state(&self, limit: &LimitRules, row: Row<'_>, now: Now) -> Option<LeaseState> {
+        if !self.memory.is_keyed() {
+            return limit.lease_state(row, now);
+        }
+        let state = limit.lease_state(self.memory.lease_row(), now)?;
+        let [wanting, kept] = [RowList::Wanting, RowList::Kept].map(|list| self.memory.row_list(list));
+        Some(LeaseState {
+            keys: Some(wanting.count_with(kept)),
+            is_given_back: state.is_draining && wanting.is_empty() && kept.is_empty(),
+            ..state
+        })
+    }
+}

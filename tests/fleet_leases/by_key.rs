@@ -1,0 +1,361 @@
+//! Limits that each key has of its own, and that hosts share.
+
+use std::collections::HashMap;
+use std::thread;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use shmlimit::declare::{FleetLease, Outage};
+use shmlimit::fleet::{LeasedRule, StoreProblem};
+use shmlimit::{Algorithm, Keyed, Limit, RefusalReason, SetDeclaration};
+
+use super::host::{Host, KEY, LEASE, MINUTE};
+use super::scene::process::{TIMEOUT, eventually};
+use super::scene::{expect_permit, expect_refusal, queued};
+use super::store::Store;
+
+/// Long enough for a row that only has something to report.
+const GATHERED: Duration = Duration::from_millis(500);
+
+fn fleet() -> FleetLease {
+    FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO)
+}
+
+fn keyed(limit: Limit, max_keys: u64) -> SetDeclaration {
+    SetDeclaration::new("api")
+        .keyed(Keyed::new(max_keys))
+        .add_limit(limit)
+}
+
+fn calls(capacity: u64) -> Limit {
+    Limit::calls("calls", capacity, MINUTE).fleet(fleet())
+}
+
+fn hosts(limit: &Limit, store: &Store) -> [Host; 2] {
+    [(); 2].map(|()| Host::of_set(keyed(limit.clone(), 1000), store))
+}
+
+impl Store {
+    fn names(&self) -> Vec<String> {
+        let limits = self.limits.lock().expect("no panic while locked");
+        limits.keys().cloned().collect()
+    }
+}
+
+impl Host {
+    fn admits(&self, key: &str) -> bool {
+        let set = self.scene.set();
+        let request = set.request().for_key(key);
+        let outcome = request
+            .and_then(|request| request.try_acquire())
+            .expect("a decision");
+        outcome.into_result().is_ok()
+    }
+
+    fn reason(&self, key: &str) -> RefusalReason {
+        let set = self.scene.set();
+        expect_refusal(set.request().for_key(key).expect("a key").try_acquire()).reason()
+    }
+}
+
+#[test]
+fn the_first_unit_of_a_key_needs_no_lease_and_is_reported() {
+    let store = Store::default();
+    let host = Host::of_set(keyed(calls(60), 1000), &store);
+    assert!(host.admits("a") && host.admits("b"));
+    assert_eq!(host.reason("a"), RefusalReason::LeasePending);
+    // At once, because somebody wants more of it. Nobody waits for the other.
+    assert!(host.ask() > 0);
+    assert!(host.admits("a"), "it was asked for");
+    host.scene.pass(GATHERED);
+    host.ask();
+    let names = store.names();
+    assert_eq!(names.len(), 2);
+    assert!(
+        names
+            .iter()
+            .all(|name| !name.ends_with("/a") && !name.ends_with("/b"))
+    );
+    assert!(host.lease().counts.requests >= 2);
+}
+
+#[test]
+fn reports_wait_for_one_another() {
+    let host = Host::of_set(keyed(calls(60), 1000), &Store::default());
+    for key in 0..100 {
+        assert!(host.admits(&key.to_string()));
+        assert_eq!(host.ask(), 0, "nobody waits for an answer");
+    }
+    assert!(host.duty.due_in().is_some_and(|due| due < LEASE));
+    host.scene.pass(GATHERED);
+    assert_eq!(host.ask(), 100);
+    host.scene.pass(GATHERED);
+    assert_eq!(host.ask(), 0);
+    assert_eq!(host.lease().keys, Some(0), "there is nothing left to say");
+    assert_eq!(host.duty.due_in(), None);
+}
+
+#[test]
+fn hosts_know_a_key_by_the_same_hash_and_limits_by_different_ones() {
+    let store = Store::default();
+    for host in hosts(&calls(60), &store) {
+        assert!(host.admits("acme"));
+        host.scene.pass(GATHERED);
+        assert_eq!(host.ask(), 1);
+    }
+    assert_eq!(store.names().len(), 1);
+    let other = Limit::calls("calls", 60, MINUTE).fleet(FleetLease::new("org/other"));
+    let host = Host::of_set(keyed(other, 1000), &store);
+    assert!(host.admits("acme"));
+    host.scene.pass(GATHERED);
+    assert_eq!(host.ask(), 1);
+    let names = store.names();
+    let hash = |name: &str| name.rsplit('/').next().map(str::to_owned);
+    assert_eq!(names.len(), 2);
+    assert_ne!(hash(&names[0]), hash(&names[1]));
+}
+
+#[test]
+fn without_unleased_units_the_first_request_is_asked_for() {
+    let limit = Limit::calls("calls", 60, MINUTE).fleet(fleet().unleased(0));
+    let host = Host::of_set(keyed(limit, 1000), &Store::default());
+    assert_eq!(host.reason("a"), RefusalReason::LeasePending);
+    assert_eq!(host.ask(), 1);
+    assert!(host.admits("a"));
+}
+
+#[test]
+fn a_key_that_is_used_up_is_refused_until_the_store_has_a_unit() {
+    for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::FixedWindow] {
+        let store = Store::default();
+        let hosts = hosts(&calls(6).algorithm(algorithm), &store);
+        let mut admitted = 0;
+        for _ in 0..20 {
+            for host in &hosts {
+                admitted += u64::from(host.admits("a"));
+                host.ask();
+                host.scene.pass(Duration::from_millis(1));
+            }
+        }
+        // As much as there is, and what each admitted before it had asked.
+        assert!((6..=9).contains(&admitted), "{algorithm}: {admitted}");
+        let set = hosts[0].scene.set();
+        let refusal = expect_refusal(set.request().for_key("a").expect("a key").try_acquire());
+        assert_eq!(refusal.reason(), RefusalReason::Lease, "{algorithm}");
+        let retry_after = refusal.retry_after().expect("time heals it");
+        assert!(retry_after <= MINUTE, "{algorithm}: {retry_after:?}");
+        for host in &hosts {
+            host.scene.pass(retry_after + Duration::from_millis(100));
+        }
+        assert!(hosts[0].admits("a"), "{algorithm}");
+        // Another key has its own.
+        assert!(hosts[0].admits("b"));
+    }
+}
+
+#[test]
+fn a_busy_key_is_leased() {
+    let host = Host::of_set(keyed(calls(60_000), 1000), &Store::default());
+    let mut asked = 0;
+    let mut admitted = 0;
+    for _ in 0..5000 {
+        asked += host.ask();
+        admitted += usize::from(host.admits("busy"));
+        host.scene.pass(Duration::from_millis(2));
+    }
+    assert!(admitted > 4900, "{admitted}");
+    assert!(asked < 150, "{asked} requests for {admitted} admissions");
+    // It gives back what it does not use.
+    for _ in 0..100 {
+        host.scene.pass(LEASE / 8);
+        host.ask();
+    }
+    assert_eq!((host.lease().keys, host.duty.due_in()), (Some(0), None));
+    assert_eq!(host.store.outstanding(&host.store.names()[0]), 0);
+}
+
+/// However small the table, what was spent reaches the store before the row is given to another key.
+#[test]
+fn no_row_is_given_away_with_something_to_report() {
+    let store = Store::default();
+    let host = Host::of_set(keyed(calls(60), 16), &store);
+    let mut admitted = HashMap::<String, u64>::new();
+    for step in 0..2000_u32 {
+        let key = (step * 7 % 113).to_string();
+        if host.admits(&key) {
+            *admitted.entry(key).or_default() += 1;
+        }
+        if step % 9 == 0 {
+            host.scene.pass(Duration::from_millis(50));
+            host.ask();
+        }
+    }
+    host.scene.pass(GATHERED);
+    host.ask();
+    assert!(admitted.len() > 50, "{}", admitted.len());
+    let rule = LeasedRule::Backlog {
+        capacity: 60,
+        window: MINUTE,
+        burst: 60,
+    };
+    // Counted by the store without replenishing since, so at least what is not replenished by now.
+    assert_eq!(store.names().len(), admitted.len());
+    assert!(store.names().iter().any(|name| store.used(name, &rule) > 0));
+}
+
+#[test]
+fn each_outage_policy_does_what_it_says_by_key() {
+    for (policy, with_lease, without) in [
+        (Outage::Deny, false, false),
+        (Outage::SpendOut, true, false),
+        (Outage::Safe, true, true),
+        (Outage::Open, true, true),
+    ] {
+        let limit = Limit::calls("calls", 6000, MINUTE).fleet(fleet().outage(policy));
+        let host = Host::of_set(keyed(limit, 1000), &Store::default());
+        assert!(host.admits("a"));
+        assert!(!host.admits("a"), "{policy}");
+        host.ask();
+        assert!(host.admits("a"), "{policy}: what is leased is spent");
+        host.scene.pass(LEASE * 4 / 5);
+        host.fail(StoreProblem::Unreachable);
+        assert_eq!(host.admits("a"), with_lease, "{policy}: the lease is not over");
+        host.scene.pass(LEASE);
+        assert_eq!(host.admits("a"), without, "{policy}: the lease is over");
+        let lease = host.lease();
+        assert_eq!(lease.problem, Some(StoreProblem::Unreachable), "{policy}");
+        assert_eq!(lease.refusing, !without, "{policy}");
+        // A key that begins during the outage follows it.
+        assert_eq!(host.admits("new"), without, "{policy}");
+        for _ in 0..20 {
+            host.scene.pass(LEASE / 8);
+            host.ask();
+        }
+        assert!(
+            host.admits("a") && host.admits("new"),
+            "{policy}: the store is back"
+        );
+        assert_eq!(host.lease().problem, None, "{policy}");
+    }
+}
+
+#[test]
+fn drains_every_key() {
+    let host = Host::of_set(keyed(calls(6000), 1000), &Store::default());
+    for key in ["a", "b"] {
+        assert!(host.admits(key) && !host.admits(key));
+        host.ask();
+        assert!(host.admits(key));
+    }
+    host.scene.segment.fleet().set_draining(true).expect("works");
+    for key in ["a", "b", "new"] {
+        assert_eq!(host.reason(key), RefusalReason::Lease);
+    }
+    for _ in 0..10 {
+        host.ask();
+        host.scene.pass(LEASE / 8);
+    }
+    let lease = host.lease();
+    assert!(lease.draining && lease.given_back, "{lease:?}");
+    for name in host.store.names() {
+        assert_eq!(host.store.outstanding(&name), 0);
+    }
+    host.scene.segment.fleet().set_draining(false).expect("works");
+    assert!(host.admits("new"));
+}
+
+#[test]
+fn who_waits_for_a_key_is_admitted_when_the_answer_comes() {
+    let host = Host::of_set(keyed(calls(600), 1000), &Store::default());
+    let set = host.scene.set();
+    drop(expect_permit(
+        set.request().for_key("a").expect("a key").try_acquire(),
+    ));
+    thread::scope(|scope| {
+        let request = set.request().for_key("a").expect("a key");
+        let waiter = scope.spawn(move || expect_permit(request.acquire(TIMEOUT)).release());
+        eventually("the request waits", || queued(&host.scene.segment) == 1);
+        assert_eq!(host.ask(), 1);
+        assert!(waiter.join().is_ok(), "admitted");
+    });
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take { host: usize, key: u8, cost: u64 },
+    Ask { host: usize, loses_answer: bool },
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..2_usize, 0..3_u8, 1..4_u64).prop_map(|(host, key, cost)| Step::Take { host, key, cost }),
+        2 => (0..2_usize, prop::bool::weighted(0.2))
+            .prop_map(|(host, loses_answer)| Step::Ask { host, loses_answer }),
+        2 => (1..3_000_u64).prop_map(Step::Pass),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever is lost and however long nobody asks: of each key, never more than the burst, what comes back, and what
+    /// each host admits before it has asked.
+    #[test]
+    fn no_key_exceeds_its_bound(
+        steps in prop::collection::vec(step(), 1..300),
+        unleased in 0..3_u64,
+    ) {
+        let limit = Limit::calls("calls", 60, MINUTE).burst(8).fleet(fleet().unleased(unleased));
+        let store = Store::default();
+        let hosts = hosts(&limit, &store);
+        let mut admitted: HashMap<u8, Vec<(Duration, u64)>> = HashMap::new();
+        let mut time = Duration::ZERO;
+        for step in steps {
+            match step {
+                Step::Take { host, key, cost } => {
+                    let set = hosts[host].scene.set();
+                    let request = set.request().for_key(key.to_string()).and_then(|request| request.with("calls", cost));
+                    if let Ok(request) = request
+                        && request.try_acquire().expect("a decision").into_result().is_ok()
+                    {
+                        admitted.entry(key).or_default().push((time, cost));
+                    }
+                }
+                Step::Ask { host, loses_answer } => {
+                    let host = &hosts[host];
+                    for asked in host.duty.ask().expect("works") {
+                        let reply = host.store.answer(asked.request(), host.scene.clock.now());
+                        match reply {
+                            Ok(_) if loses_answer => {}
+                            Ok(reply) => host.duty.install(&asked, &reply).expect("works"),
+                            Err(problem) => {
+                                host.duty.report(&asked, problem, Duration::ZERO).expect("works");
+                            }
+                        }
+                    }
+                }
+                Step::Pass(millis) => {
+                    time += Duration::from_millis(millis);
+                    for host in &hosts {
+                        host.scene.pass(Duration::from_millis(millis));
+                    }
+                }
+            }
+        }
+        for (key, taken) in admitted {
+            for (first, (from, _)) in taken.iter().enumerate() {
+                let mut sum = 0;
+                for (at, cost) in &taken[first..] {
+                    sum += cost;
+                    let came_back = (*at - *from).as_secs() + 1;
+                    prop_assert!(
+                        sum <= 8 + came_back + 2 * unleased,
+                        "{sum} of key {key} in {:?}",
+                        *at - *from
+                    );
+                }
+            }
+        }
+    }
+}
