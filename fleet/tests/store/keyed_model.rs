@@ -250,11 +250,63 @@ impl Store<'_> {
     }
 }
 
-/// What was admitted of each key: in all, and in each window.
+/// What was admitted of each key.
 #[derive(Default)]
 struct Admitted {
     all: [u64; KEYS.len()],
-    windows: HashMap<(usize, u64), u64>,
+    in_windows: HashMap<(usize, u64), u64>,
+    /// For a backlog, what was admitted and has not drained yet, and the most that this ever was, in units times the
+    /// nanoseconds of the window.
+    level: [u128; KEYS.len()],
+    most: [u128; KEYS.len()],
+}
+
+impl Admitted {
+    fn pass(&mut self, rule: &LeasedRule, micros: u64) {
+        if let LeasedRule::Backlog { capacity, .. } = rule {
+            let drained = u128::from(micros) * 1_000 * u128::from(*capacity);
+            for level in &mut self.level {
+                *level = level.saturating_sub(drained);
+            }
+        }
+    }
+
+    fn add(&mut self, rule: &LeasedRule, key: usize, units: u64, now: u64) {
+        self.all[key] += units;
+        match rule {
+            LeasedRule::Backlog { window, .. } => {
+                self.level[key] += u128::from(units) * window.as_nanos();
+                self.most[key] = self.most[key].max(self.level[key]);
+            }
+            LeasedRule::Window { window, .. } => {
+                let number = now / micros(*window);
+                *self.in_windows.entry((key, number)).or_default() += units;
+            }
+            _ => {}
+        }
+    }
+
+    /// No stretch of time has more than there is, and a unit for each host that there ever was.
+    fn is_within(&self, rule: &LeasedRule, hosts: u64, context: &str) {
+        for units in self.all {
+            assert!(units > 0, "{context} shows nothing");
+        }
+        match *rule {
+            LeasedRule::Backlog { window, burst, .. } => {
+                let bound = u128::from(burst + hosts * UNLEASED) * window.as_nanos();
+                for most in self.most {
+                    assert!(most <= bound, "{context}: {most} of {bound}");
+                }
+            }
+            LeasedRule::Window { capacity, .. } => {
+                let bound = capacity + hosts * UNLEASED;
+                for (of, units) in &self.in_windows {
+                    assert!(*units <= bound, "{context}: {units} of {bound} in {of:?}");
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Runs one trace. `is_rough` adds what an intact store never sees: other run ids, a clock that steps, other
@@ -269,22 +321,19 @@ fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool)
         lease: Duration::from_millis(500 + random.u64(..3_000)),
     };
     let mut now = START + random.u64(..200_000_000_000);
-    let begun = now;
     let mut admitted = Admitted::default();
     let mut hosts: Vec<Host> = (0..2 + random.u64(..5))
         .map(|id| Host::new(id + 1, 1 << random.u64(..10)))
         .collect();
     let mut ever = hosts.len() as u64;
-    let window_of = |now: u64| match rule {
-        LeasedRule::Window { window, .. } => now / micros(*window),
-        _ => 0,
-    };
     for step in 0..STEPS {
-        now += match random.u64(..20) {
+        let passed = match random.u64(..20) {
             0 => random.u64(..40_000_000),
             1 => random.u64(..8_000_000),
             _ => random.u64(..200_000),
         };
+        now += passed;
+        admitted.pass(rule, passed);
         if is_rough {
             match random.u64(..80) {
                 0 => now -= random.u64(..5_000_000),
@@ -318,8 +367,7 @@ fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool)
             let host = &mut hosts[number];
             let row = &mut host.rows[key];
             let units = row.spend(host.demand, now, &mut random);
-            admitted.all[key] += units;
-            *admitted.windows.entry((key, window_of(now))).or_default() += units;
+            admitted.add(rule, key, units, now);
             if random.u64(..20) == 0 {
                 // An outage policy admits what no store has granted.
                 let units = random.u64(..8 * host.demand);
@@ -380,35 +428,8 @@ fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool)
             }
         }
     }
-    if is_rough {
-        return;
-    }
-    match *rule {
-        LeasedRule::Backlog {
-            capacity,
-            window,
-            burst,
-        } => {
-            let replenished = u128::from(now - begun) * 1_000 * u128::from(capacity) / window.as_nanos();
-            let bound = u128::from(burst + ever * UNLEASED) + replenished;
-            for admitted in admitted.all {
-                assert!(
-                    u128::from(admitted) <= bound,
-                    "seed {seed}, {rule:?}: {admitted} of {bound}"
-                );
-                assert!(admitted > 0, "seed {seed} shows nothing");
-            }
-        }
-        LeasedRule::Window { capacity, .. } => {
-            for ((key, window), units) in admitted.windows {
-                let bound = capacity + ever * UNLEASED;
-                assert!(
-                    units <= bound,
-                    "seed {seed}, key {key}, window {window}: {units} of {bound}"
-                );
-            }
-        }
-        _ => {}
+    if !is_rough {
+        admitted.is_within(rule, ever, &format!("seed {seed}, {rule:?}"));
     }
 }
 
@@ -546,4 +567,51 @@ fn a_host_that_uses_a_busy_key_now_and_then_is_served() {
     };
     let served = in_turn(window, &[(5, 500), (7, 500), (20, 1)]);
     assert_eq!(served[2], (50, 0), "{served:?}");
+}
+
+/// Ten units were granted, four of them spent, and two leases have passed.
+#[test]
+fn what_ran_out_with_a_lease_is_charged_once_and_credited_to_one_report() {
+    let declared = LeasedLimit {
+        kind: Kind::Calls,
+        unit: "1".to_owned(),
+        rule: LeasedRule::Backlog {
+            capacity: 100,
+            window: Duration::from_secs(1_000_000),
+            burst: 100,
+        },
+        lease: Duration::from_secs(1),
+    };
+    let terms = Terms::new(&declared, 0).expect("countable");
+    // Granted, kept, and left for all.
+    let answers = |reports: &[(u64, u64)]| {
+        let mut store = KeyedStoreModel::new();
+        let mut answer = |now: u64, spent, held| {
+            let request = LeaseRequest {
+                spent,
+                held,
+                ..keyed(request(&declared, 1, now, 10), KEYS[0])
+            };
+            let of_key = request.of_key.expect("a key");
+            match store.answer("1", now, &terms, of_key, &request) {
+                StoreAnswer::Granted(grant) => (grant.reply.granted, grant.kept, grant.reply.available),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(answer(START, 0, 0), (10, 0, 90));
+        let mut now = START + 2_000_000;
+        let answered = reports.iter().map(|&(spent, held)| {
+            now += 100_000;
+            answer(now, spent, held)
+        });
+        answered.collect::<Vec<_>>()
+    };
+    // The ten stay charged. Of the next lease, all that was spent is charged.
+    assert_eq!(answers(&[(4, 0), (10, 0)]), [(10, 0, 80), (10, 0, 70)]);
+    // It asked while it still held six, and spends two more before it learns that they are gone: it is granted nothing
+    // until it has said so.
+    assert_eq!(
+        answers(&[(4, 6), (2, 0), (10, 0)]),
+        [(0, 0, 90), (10, 0, 80), (10, 0, 70)]
+    );
 }
