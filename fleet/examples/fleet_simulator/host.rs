@@ -22,6 +22,8 @@ pub struct Host {
     /// Units that its callers want per step.
     pub demand: u64,
     pub is_cut_off: bool,
+    /// Whether it was cut off or suspended: no fleet can make up for that.
+    pub was_hit: bool,
     /// It does nothing until then, in microseconds of the simulation.
     pub suspended_until: u64,
     pub admitted: u64,
@@ -55,6 +57,7 @@ impl Host {
             set,
             demand,
             is_cut_off: false,
+            was_hit: false,
             suspended_until: 0,
             admitted: 0,
             wanted: 0,

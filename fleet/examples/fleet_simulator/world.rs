@@ -237,7 +237,10 @@ impl World {
                     self.look(host)?;
                 }
             }
-            Event::CutOff(host, is_cut_off) => self.hosts[host].is_cut_off = is_cut_off,
+            Event::CutOff(host, is_cut_off) => {
+                self.hosts[host].is_cut_off = is_cut_off;
+                self.hosts[host].was_hit = true;
+            }
             Event::StoreOut(is_out) => {
                 self.is_out = is_out;
                 self.was_out |= is_out;
@@ -246,6 +249,7 @@ impl World {
             Event::Suspend(host) => {
                 let asleep = SECOND / 2 + self.random.u64(..4 * SECOND);
                 self.hosts[host].suspended_until = self.now + asleep;
+                self.hosts[host].was_hit = true;
             }
             Event::Replicate => self.replica = Some(self.store.clone()),
             Event::FailOver => {
@@ -377,9 +381,16 @@ impl World {
         let warm = self.warm.as_deref().unwrap_or_default();
         let of = |index: usize| warm.get(index).copied().unwrap_or_default();
         let hosts = self.hosts.iter().enumerate();
-        let fleet: Vec<u64> = hosts.map(|(index, host)| host.admitted - of(index).0).collect();
+        let spared = |index: &usize| !self.hosts[*index].was_hit;
+        let fleet: Vec<u64> = hosts
+            .filter(|(index, _)| spared(index))
+            .map(|(index, host)| host.admitted - of(index).0)
+            .collect();
         let hosts = self.omniscient.admitted.iter().enumerate();
-        let possible: Vec<u64> = hosts.map(|(index, units)| units - of(index).1).collect();
+        let possible: Vec<u64> = hosts
+            .filter(|(index, _)| spared(index))
+            .map(|(index, units)| units - of(index).1)
+            .collect();
         let mut expired = 0;
         for host in &self.hosts {
             expired += host.expired()?;

@@ -259,9 +259,23 @@ impl Leased {
         let most = self.max_target().max(self.get(state, LeaseWord::Available) / 2);
         let target = target.min(most);
         self.put(state, LeaseWord::Target, target);
+        let target = self.until_window_ends(state, now, target);
         // For a budget, one unit is enough to admit. A key that is seldom used needs no lease.
         let least = floor.max(unmet).max(u64::from(used > 0 && !self.is_by_key()));
         target.max(least).min(self.capacity)
+    }
+
+    /// Of what a host uses in one lease and a margin, what it uses before the window ends that cuts its present lease.
+    /// The rest would be left over, where others can use it.
+    fn until_window_ends(&self, state: &(impl State + ?Sized), now: Now, target: u64) -> u64 {
+        if !self.is_in_windows() || !self.is_valid(state, now) || !self.is_cut(state) {
+            return target;
+        }
+        let rest = self
+            .get(state, LeaseWord::ValidUntil)
+            .saturating_sub(now.monotonic);
+        let part = u128::from(target) * u128::from(rest) / u128::from(self.length_with_margin().max(1));
+        saturate(part).max(1).min(target)
     }
 
     /// Starts or stops draining. While draining, the next request gives everything back, and nothing is asked for any

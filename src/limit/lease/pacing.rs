@@ -73,14 +73,21 @@ impl Leased {
     /// window is asked for.
     pub(super) fn renewed_at(&self, state: &(impl State + ?Sized)) -> u64 {
         let valid_until = self.get(state, LeaseWord::ValidUntil);
-        let length = self.length();
-        let lasts = valid_until.saturating_sub(self.get(state, LeaseWord::AskedAt));
-        // Clocks differ a little, so a whole lease may look shorter than it is.
-        if lasts < length - length / 16 {
+        if self.is_cut(state) {
             valid_until.saturating_add(self.jitter(state, self.pace()))
         } else {
-            valid_until.saturating_sub(length / RENEWED_BEFORE)
+            valid_until.saturating_sub(self.length() / RENEWED_BEFORE)
         }
+    }
+
+    /// Whether the lease ends with its window.
+    pub(super) fn is_cut(&self, state: &(impl State + ?Sized)) -> bool {
+        let length = self.length();
+        let lasts = self
+            .get(state, LeaseWord::ValidUntil)
+            .saturating_sub(self.get(state, LeaseWord::AskedAt));
+        // Clocks differ a little, so a whole lease may look shorter than it is.
+        lasts < length - length / 16
     }
 
     /// A part of `longest` that differs between hosts and from request to request.
