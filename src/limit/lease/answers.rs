@@ -176,7 +176,10 @@ impl Leased {
         }
         self.put(state, LeaseWord::Allowance, allowance);
         self.put(state, LeaseWord::ValidUntil, until);
-        self.put(state, LeaseWord::LowWater, self.left(state) / 2);
+        // What is leased until the window's end lasts until then. The next window will be asked for, and requests are paced.
+        let ends_soon = self.is_in_windows() && self.is_cut(state) && until - now.monotonic <= 2 * pace;
+        let low_water = if ends_soon { 0 } else { self.left(state) / 2 };
+        self.put(state, LeaseWord::LowWater, low_water);
         if granted > 0 {
             self.put(state, LeaseWord::GrantNumber, answer.grant_number);
             self.put(state, LeaseWord::SpentAtGrant, spent);
