@@ -1,10 +1,11 @@
 //! A host: its segment, its clock, and what its callers want.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
 use shmlimit::fleet::Duty;
-use shmlimit::{Declaration, LimitSet, OpenOptions, Segment, VirtualClock};
+use shmlimit::{Declaration, LimitSet, OpenOptions, Outcome, Permit, Segment, VirtualClock};
 use shmlimit_fleet::{Answers, Exchange, Pipeline};
 
 use crate::Failure;
@@ -28,6 +29,12 @@ pub struct Host {
     pub suspended_until: u64,
     pub admitted: u64,
     pub wanted: u64,
+    /// Requests that found nothing, nor did a step later: that long a caller waits for the store's answer.
+    pub refused: u64,
+    /// A request that found nothing in the step before.
+    is_waiting: bool,
+    /// Places that are held, and until when.
+    holds: VecDeque<(u64, Permit<'static>)>,
     /// The pipeline that has not been answered yet, with its number.
     in_flight: Option<(u64, Pipeline)>,
 }
@@ -61,6 +68,9 @@ impl Host {
             suspended_until: 0,
             admitted: 0,
             wanted: 0,
+            refused: 0,
+            is_waiting: false,
+            holds: VecDeque::new(),
             in_flight: None,
         })
     }
@@ -89,6 +99,34 @@ impl Host {
         }
         self.admitted += admitted;
         Ok(admitted)
+    }
+
+    /// Lets a caller that comes now want one unit, for so many microseconds if it is held. Returns how much was admitted.
+    pub fn take_one(&mut self, comes: bool, now: u64, hold: Option<u64>) -> Result<u64, Failure> {
+        while self.holds.front().is_some_and(|(until, _)| *until <= now) {
+            self.holds.pop_front();
+        }
+        if !comes && !self.is_waiting {
+            return Ok(0);
+        }
+        self.wanted += u64::from(comes);
+        let request = self.set.request().with("units", 1)?;
+        let Outcome::Admitted(permit) = request.try_acquire()? else {
+            self.refused += u64::from(self.is_waiting);
+            self.is_waiting = comes;
+            return Ok(0);
+        };
+        if let Some(length) = hold {
+            self.holds.push_back((now + length, permit.into_owned()));
+        }
+        self.is_waiting = false;
+        self.admitted += 1;
+        Ok(1)
+    }
+
+    /// The places that its callers hold.
+    pub fn held(&self) -> u64 {
+        self.holds.len() as u64
     }
 
     /// What is to be sent now, if anything, provided that no pipeline is on its way.

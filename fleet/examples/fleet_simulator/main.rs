@@ -7,7 +7,8 @@
 //!
 //! Each host is a segment with its own clock, which runs a little fast or slow ([`host`]). Its requests go through a
 //! network that delays and loses messages ([`world`]) to the model of the store, which is tested against a real one
-//! elsewhere. During a run, a tenth of the hosts is cut off, some are suspended, and the store fails over; with
+//! elsewhere. With `--quiet`, hosts want a unit now and then of a limit that is hardly used, or with `--hold` a place for long, and
+//! none may be refused. Otherwise, during a run, a tenth of the hosts is cut off, some are suspended, and the store fails over; with
 //! `--outage`, no host reaches it for a while, and how long nothing was admitted afterwards is printed. What was
 //! admitted is checked against the declared limit, and compared with an allocator that knows everything at once
 //! ([`omniscient`]). A seed reproduces a run.
@@ -67,6 +68,14 @@ struct Options {
     #[arg(long, value_name = "POLICY", default_value_t = Outage::SpendOut)]
     policy: Outage,
 
+    /// Have each host want one unit in so many seconds, on average, of a limit of which 7 % are used; nothing goes wrong
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    quiet: Option<u64>,
+
+    /// With --quiet: the units are places, each of which is held for so many seconds
+    #[arg(long, value_name = "N", requires = "quiet", conflicts_with = "window", value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    hold: Option<u64>,
+
     /// Have nothing go wrong
     #[arg(long)]
     calm: bool,
@@ -86,6 +95,8 @@ struct Settings {
     window: Option<u64>,
     outage: Option<u64>,
     policy: Outage,
+    quiet: Option<u64>,
+    hold: Option<u64>,
     is_calm: bool,
     lose_writes: bool,
 }
@@ -115,7 +126,9 @@ fn run(options: &Options) -> Result<bool, Failure> {
             window: options.window,
             outage: options.outage,
             policy: options.policy,
-            is_calm: options.calm,
+            quiet: options.quiet,
+            hold: options.hold,
+            is_calm: options.calm || options.quiet.is_some(),
             lose_writes: options.lose_writes,
         };
         let mut world = World::new(settings)?;

@@ -25,15 +25,20 @@ pub struct Report {
     pub round_trips: u64,
     /// Failed attempts.
     pub failures: u64,
+    /// Requests that were refused on a limit that is hardly used; `None` if more is wanted than there is.
+    pub refused: Option<u64>,
     /// The longest time in seconds with nothing admitted, since the store has been back from an outage.
     pub dark: f64,
 }
 
 impl Report {
-    pub const HEADINGS: &str = "    seed  overshoot      admitted  of possible   expired     Jain  (possible)  admitted/trip  failures   dark  seconds";
+    pub const HEADINGS: &str = "    seed  overshoot      admitted  of possible   expired     Jain  (possible)  admitted/trip  failures  refused   dark  seconds";
 
     /// Whether it keeps what is promised while the store keeps what it acknowledged.
     pub fn is_kept(&self, policy: Outage) -> bool {
+        if let Some(refused) = self.refused {
+            return self.overshoot == 0 && refused == 0;
+        }
         // These policies admit more while the store is out.
         let admits_more = matches!(policy, Outage::Safe | Outage::Open);
         (admits_more || self.overshoot == 0) && (self.is_window || admits_more || self.jain >= MIN_JAIN)
@@ -45,7 +50,7 @@ impl fmt::Display for Report {
         let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
         write!(
             formatter,
-            "{:>8} {:>10} {:>13} {:>11.1}% {:>8.2}% {:>8.4} {:>11.4} {:>14.1} {:>9} {:>6.2}",
+            "{:>8} {:>10} {:>13} {:>11.1}% {:>8.2}% {:>8.4} {:>11.4} {:>14.1} {:>9} {:>8} {:>6.2}",
             self.seed,
             self.overshoot,
             self.admitted,
@@ -55,6 +60,8 @@ impl fmt::Display for Report {
             self.omniscient_jain,
             self.admitted as f64 / self.round_trips.max(1) as f64,
             self.failures,
+            self.refused
+                .map_or_else(|| "-".to_owned(), |refused| refused.to_string()),
             self.dark,
         )
     }

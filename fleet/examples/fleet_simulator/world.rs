@@ -21,6 +21,9 @@ const SECOND: u64 = 1_000_000;
 /// Callers arrive in steps of this many microseconds.
 const STEP: u64 = 50_000;
 const LEASE: u64 = 2 * SECOND;
+const MINUTE: u64 = 60 * SECOND;
+/// What part of a limit quiet hosts use, in percent.
+const QUIET_USE: u64 = 7;
 /// How long a host waits for an answer.
 const ANSWER_TIMEOUT: u64 = SECOND;
 /// The wall clock when a run begins: 2026-11-24.
@@ -89,6 +92,10 @@ impl World {
             tempfile::tempdir()?
         };
         let limit = match settings.window {
+            None if settings.hold.is_some() => Limit::concurrency("units", Self::burst(settings)),
+            None if settings.quiet.is_some() => {
+                Limit::rate("units", Self::burst(settings), Duration::from_micros(MINUTE))
+            }
             None => Limit::rate(
                 "units",
                 settings.units * settings.hosts,
@@ -158,6 +165,11 @@ impl World {
 
     /// For a rate, enough for what is leased and what is used in the meantime; otherwise the units of a window.
     fn burst(settings: Settings) -> u64 {
+        if let Some(mean) = settings.quiet {
+            // What comes in a window, or while a place is held.
+            let length = settings.hold.or(settings.window).unwrap_or(MINUTE / SECOND);
+            return (settings.hosts * length * 100).div_ceil(mean * QUIET_USE).max(1);
+        }
         settings.window.unwrap_or(2) * settings.units * settings.hosts
     }
 
@@ -276,8 +288,20 @@ impl World {
                 continue;
             }
             host.advance(START, self.now);
-            demands[index] = host.demand;
-            let admitted = host.take()?;
+            let admitted = match self.settings.quiet {
+                Some(mean) => {
+                    // Once all hosts have asked for the first time.
+                    let is_time = self.now >= START + SECOND;
+                    let comes = is_time && self.random.u64(..mean * SECOND) < STEP;
+                    demands[index] = u64::from(comes);
+                    let hold = self.settings.hold.map(|seconds| seconds * SECOND);
+                    host.take_one(comes, self.now, hold)?
+                }
+                None => {
+                    demands[index] = host.demand;
+                    host.take()?
+                }
+            };
             admitted_by_all += admitted;
             self.note(admitted);
             self.look(index)?;
@@ -310,7 +334,18 @@ impl World {
 
     /// Checks what was admitted against the limit, at the instant of the admission.
     fn note(&mut self, admitted: u64) {
+        if self.settings.hold.is_some() {
+            let held: u64 = self.hosts.iter().map(Host::held).sum();
+            self.overshoot = self
+                .overshoot
+                .max(held as f64 - Self::burst(self.settings) as f64);
+            return;
+        }
         let drained = match self.settings.window {
+            None if self.settings.quiet.is_some() => {
+                let per_micro = Self::burst(self.settings) as f64 / MINUTE as f64;
+                (self.now - self.drained_at) as f64 * per_micro
+            }
             None => {
                 let per_micro = (self.settings.units * self.settings.hosts) as f64 / SECOND as f64;
                 (self.now - self.drained_at) as f64 * per_micro
@@ -368,9 +403,9 @@ impl World {
         !self.settings.is_calm && self.random.u64(..200) == 0
     }
 
-    /// Half a millisecond to four, and occasionally up to two hundred.
+    /// Half a millisecond to four, and occasionally up to two hundred, which is longer than callers of quiet hosts wait.
     fn latency(&mut self) -> u64 {
-        if self.random.u64(..100) == 0 {
+        if self.settings.quiet.is_none() && self.random.u64(..100) == 0 {
             self.random.u64(..200_000)
         } else {
             500 + self.random.u64(..3_500)
@@ -406,6 +441,10 @@ impl World {
             omniscient_jain: jain(&possible),
             round_trips: self.round_trips,
             failures: self.failures,
+            refused: self
+                .settings
+                .quiet
+                .map(|_| self.hosts.iter().map(|host| host.refused).sum()),
             dark: self.dark[1] as f64 / SECOND as f64,
         })
     }

@@ -30,6 +30,12 @@ impl Leased {
         let cost = self.get(state, LeaseWord::Largest).max(before).max(1);
         let available = self.get(state, LeaseWord::Available);
         let several = cost.saturating_mul(COSTS).min(available / PART);
+        let several = if self.is_held() {
+            // Places come back when they are released only, so idle hosts leave half of them to those that use more.
+            several.min(self.get(state, LeaseWord::Share) / HALF)
+        } else {
+            several
+        };
         if several >= cost {
             several
         } else if available >= cost.max(self.capacity.div_ceil(HALF)) {
