@@ -16,6 +16,9 @@ else
     step cargo build --locked --workspace --examples
     describe "a fleet of 300 hosts, 3 times 30 s"
     step "${CARGO_TARGET_DIR:-target}/debug/examples/fleet_simulator" --hosts 300 --seconds 30 --seeds 3
+    describe "100 quiet hosts: a rate, and places that are held for long"
+    step "${CARGO_TARGET_DIR:-target}/debug/examples/fleet_simulator" --hosts 100 --seconds 120 --quiet 5
+    step "${CARGO_TARGET_DIR:-target}/debug/examples/fleet_simulator" --hosts 100 --seconds 300 --quiet 20 --hold 60
 fi
 if ! has redis-server && ! has valkey-server; then
     skip "hosts, processes and a real store" "redis-server"
