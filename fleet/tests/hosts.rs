@@ -17,7 +17,9 @@ use scene::proxy::Proxy;
 use scene::{PASSWORD, Server, patient, server_program, wait_for};
 use shmlimit::declare::{FleetLease, Outage};
 use shmlimit::snapshot::{SegmentReader, SegmentSnapshot};
-use shmlimit::{Declaration, Limit, LimitSet, Outcome, RefusalReason, Segment, SetDeclaration, Window};
+use shmlimit::{
+    Declaration, Keyed, Limit, LimitSet, Outcome, RefusalReason, Segment, SetDeclaration, Window,
+};
 use shmlimit_fleet::{Credentials, Refresher, StoreEvent, Timeouts};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -600,4 +602,82 @@ fn tells_of_an_outage_once_when_it_begins_and_once_when_it_ends() {
         "{lines:?}"
     );
     assert!(!lines.concat().contains(PASSWORD));
+}
+
+/// Takes one unit of a key.
+fn takes(set: &LimitSet, key: &str) -> bool {
+    let request = set.request().for_key(key).expect("a key");
+    request.try_acquire().expect("a decision").is_admitted()
+}
+
+/// Three hosts and many keys, of which one is busy: each key has its own limit on all hosts together, whatever host its
+/// requests come to.
+#[test]
+fn each_key_has_its_own_limit_on_all_hosts() {
+    const HOSTS: usize = 3;
+    const CAPACITY: u64 = 600;
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let limit = Limit::calls("calls", CAPACITY, Duration::from_secs(60))
+        .burst(20)
+        .fleet(FleetLease::new("org/tenants").lease(SECOND).unleased(1));
+    let set = SetDeclaration::new("api")
+        .keyed(Keyed::new(1000))
+        .add_limit(limit);
+    let declaration = Declaration::new().fleet_url(server.url()).add_set(set);
+    let hosts: [Host; HOSTS] = std::array::from_fn(|_| Host::start(&declaration));
+    let sets = hosts.each_ref().map(Host::set);
+    // A first unit on each host needs no answer of the store.
+    for key in 0..100 {
+        assert!(takes(&sets[key % HOSTS], &key.to_string()), "key {key}");
+    }
+    let begun = Instant::now();
+    let mut admitted = 0;
+    while begun.elapsed() < 4 * SECOND {
+        for set in &sets {
+            admitted += u64::from(takes(set, "busy"));
+        }
+    }
+    let elapsed = begun.elapsed();
+    let came_back = (elapsed.as_secs_f64() * CAPACITY as f64 / 60.0).ceil() as u64;
+    let most = 20 + came_back + HOSTS as u64;
+    println!("{admitted} admitted of at most {most}");
+    assert!(admitted <= most, "{admitted} of {most}");
+    assert!(admitted >= most / 2, "{admitted} of {most}");
+    // The others are not touched by that, and the store knows the names of none.
+    assert!((0..100).all(|key| takes(&sets[(key + 1) % HOSTS], &key.to_string())));
+    let lease = |host: &Host| host.snapshot().sets[0].limits[0].lease.clone().expect("shared");
+    for host in &hosts {
+        wait_for("everything to be reported", || lease(host).keys == Some(0));
+        assert_eq!(lease(host).problem, None);
+    }
+}
+
+#[test]
+fn a_key_is_asked_for_while_the_store_goes_and_comes() {
+    let Some(program) = server_program() else { return };
+    let mut server = Server::start(&program);
+    let limit = Limit::calls("calls", 600_000, Duration::from_secs(60))
+        .fleet(FleetLease::new("org/tenants").lease(SECOND).outage(Outage::Open));
+    let set = SetDeclaration::new("api")
+        .keyed(Keyed::new(1000))
+        .add_limit(limit);
+    let host = Host::start(&Declaration::new().fleet_url(server.url()).add_set(set));
+    let set = host.set();
+    wait_for("a lease", || takes(&set, "a") && takes(&set, "a"));
+    server.kill();
+    let lease = || host.snapshot().sets[0].limits[0].lease.clone().expect("shared");
+    wait_for("the outage to be known", || {
+        takes(&set, "a");
+        lease().problem.is_some()
+    });
+    assert!((0..100).all(|_| takes(&set, "a")), "it goes on");
+    // A new key follows the outage from its first request on.
+    assert!((0..100).all(|_| takes(&set, "b")));
+    server.restart();
+    wait_for("the store to be found again", || {
+        takes(&set, "a");
+        lease().problem.is_none()
+    });
+    wait_for("everything to be reported", || lease().keys == Some(0));
 }

@@ -144,14 +144,11 @@ fn what_cannot_be_shared_is_refused_with_what_to_do() {
             "the same for every key",
         ),
         (
-            in_fleet(&format!("{CALLS}, fleet = {{ key = \"a\", unleased = 1 }}")),
+            in_fleet(&of_keys).replace(FLEET, "fleet = { key = \"a\", unleased = 1 }"),
             "in a keyed set",
         ),
         (
-            keyed(
-                &format!("{CALLS}, fleet = {{ key = \"a\", unleased = 6001 }}"),
-                "",
-            ),
+            keyed(&of_keys, "").replace(FLEET, "fleet = { key = \"a\", unleased = 6001 }"),
             "unleased",
         ),
     ] {
