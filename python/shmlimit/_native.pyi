@@ -273,7 +273,12 @@ class SetHandle:
     @property
     def _places(self) -> tuple[str, ...]: ...
     def _cold_wait(
-        self, costs: Costs | None = None, *, tier: str | None = None, overrides: Overrides | None = None
+        self,
+        costs: Costs | None = None,
+        *,
+        key: Key | None = None,
+        tier: str | None = None,
+        overrides: Overrides | None = None,
     ) -> float: ...
     @property
     def metadata(self) -> dict[str, str]: ...

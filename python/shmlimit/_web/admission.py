@@ -265,9 +265,8 @@ class AdmissionControl(Generic[Request]):
             key, costs, tier, overrides, deadline = question
             left = question.left()
             try:
-                # Hosts share no limits by key, so requests with keys never wait for their store.
-                if deadline is None and not asked.limits.keyed:
-                    left = asked.limits._cold_wait(costs, tier=tier, overrides=overrides) or None
+                if deadline is None:
+                    left = asked.limits._cold_wait(costs, key=key, tier=tier, overrides=overrides) or None
                 if left is None or asked.limits._counts_networks:
                     decided = question.ask(asked.limits)
                 else:

@@ -157,17 +157,18 @@ impl SetHandle {
     }
 
     /// For how many seconds a request would wait for the store of a fleet now: nearly always 0.
-    #[pyo3(signature = (costs=None, *, tier=None, overrides=None))]
+    #[pyo3(signature = (costs=None, *, key=None, tier=None, overrides=None))]
     fn _cold_wait(
         &self,
         py: Python<'_>,
         costs: Object<'_, '_>,
+        key: Object<'_, '_>,
         tier: Option<PyBackedStr>,
         overrides: Object<'_, '_>,
     ) -> PyResult<f64> {
         let asked = Asked {
             costs: Costs::new(costs, None),
-            key: None,
+            key,
             tier: tier.as_deref(),
             overrides,
         };

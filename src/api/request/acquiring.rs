@@ -72,7 +72,7 @@ impl<'a> Request<'a> {
     ///
     /// See [`try_acquire`](Self::try_acquire).
     pub fn cold_wait(&self) -> Result<Duration, Error> {
-        // Networks have keys, and hosts share no limits by key.
+        // Hosts share no limits of networks.
         let Some(target) = self.rows() else {
             return Ok(Duration::ZERO);
         };
