@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use shmlimit::declare::{Align, ClockSource, Credit};
+use shmlimit::declare::{Align, ClockSource, Credit, FleetLease};
+use shmlimit::fleet::LeaseReply;
 use shmlimit::{Algorithm, Declaration, Keyed, Limit, LimitSet, Outcome, Request, Segment, SetDeclaration};
 
 use super::floor::Floor;
@@ -144,6 +145,7 @@ pub fn operations(place: Place<'_>) -> Vec<Operation> {
     ];
     operations.push(check(place));
     operations.push(check_key(place));
+    operations.push(check_shared_key(place));
     operations.push(check_keys(place));
     operations.push(settle(place));
     operations.push(peek(place));
@@ -222,6 +224,56 @@ fn check_key(place: Place<'_>) -> Operation {
             .expect("a keyed set");
         assert!(black_box(&request).check().expect("works").is_admitted());
     })
+}
+
+/// A key's limit that hosts share, of which so much is leased that nothing is asked for.
+fn check_shared_key(place: Place<'_>) -> Operation {
+    let limit = Limit::calls("a", 1 << 40, HOUR).fleet(FleetLease::new("bench").lease(HOUR));
+    let declaration = Declaration::new()
+        .clock(place.clock)
+        .fleet_url("redis://127.0.0.1:1")
+        .add_set(
+            SetDeclaration::new("bench")
+                .keyed(Keyed::new(10_000))
+                .add_limit(limit),
+        );
+    let path = place.directory.join("check a shared key");
+    let segment = Segment::open_or_create(path, &declaration).expect("a segment");
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let set = Box::leak(Box::new(segment.set("bench").expect("declared")));
+    let mut request = set.request();
+    request.set_key("client").expect("a keyed set");
+    // The first unit is not leased, and the second is asked for.
+    for _ in 0..2 {
+        let _ = request.check().expect("works");
+    }
+    for asked in duty.ask().expect("works") {
+        let granted = asked.request().wanted;
+        let reply = LeaseReply {
+            sequence: asked.request().sequence,
+            granted,
+            remaining: HOUR,
+            share: granted,
+            grant_number: 1,
+            drained_in: Duration::ZERO,
+            ceiling: u64::MAX,
+            hosts: 1,
+            quarantine: Duration::ZERO,
+            available: granted,
+            free_in: Duration::ZERO,
+        };
+        duty.install(&asked, &reply).expect("works");
+    }
+    Operation::new(
+        SHMLIMIT,
+        "1 key that hosts share (GCRA calls): check",
+        move || {
+            black_box(&mut request)
+                .set_key(black_box("client"))
+                .expect("a keyed set");
+            assert!(black_box(&request).check().expect("works").is_admitted());
+        },
+    )
 }
 
 fn check_keys(place: Place<'_>) -> Operation {

@@ -38,7 +38,7 @@ impl Fingerprint {
     /// The fingerprint of a key whose limits hosts share. It contains [what the store knows the key by](Self::in_fleet):
     /// a hash that all hosts compute alike, under the seed of this segment. So a row that is found by its fingerprint need
     /// not keep the key.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn of_shared(seed: [u64; 2], key: &[u8]) -> Self {
         let hash = SipHasher13::new().hash(key);
         let mut halves = [hash.h1, hash.h2];
