@@ -1,7 +1,7 @@
 //! The fast path: requests that only take from the states of plain limits, and need at most one hold.
 //!
 //! They are decided under the bare lock, with copies that stay in registers, because they leave no work for after the
-//! unlock. If anything is not plain, such as a lease, a tier, credit or a queue of waiters, the request is left
+//! unlock. If anything is not plain, such as a lease that is nearly spent, a tier, credit or a queue of waiters, the request is left
 //! [undecided](Plain::Undecided). The general path then decides it; it charges by the same
 //! [loop](crate::engine::admit::charge) and comes to the same answer.
 //!
@@ -72,6 +72,10 @@ impl<'a> ShardAt<'a> {
         if !shard.has_no_waiters(row) || shard.throttled_for(row, now) != 0 {
             return Plain::Undecided;
         }
+        // Whoever leaves little of a lease has the process on duty to wake.
+        if !is_by_backlogs && !shard.at(now).has_ample_leases(row, costs) {
+            return Plain::Undecided;
+        }
         let is_pending = attempt == Attempt::First;
         decision.begin(
             shard.index(),
@@ -99,6 +103,17 @@ impl<'a> ShardAt<'a> {
             Taken::Refused => Plain::Refused(row),
             Taken::Undecided => Plain::Undecided,
         }
+    }
+
+    /// Whether what is asked of limits that hosts share leaves enough of their leases.
+    #[inline(always)]
+    fn has_ample_leases(self, row: Row<'_>, costs: &Costs) -> bool {
+        let leased = LimitMask(costs.limits.0 & self.shard.rules.leased.0);
+        leased.iter().all(|index| {
+            let limit = self.shard.rules.limits.get(index);
+            let cost = costs.amounts[index % MAX_LIMITS];
+            limit.is_some_and(|limit| limit.has_ample_lease(row, self.now, cost))
+        })
     }
 
     /// Takes from a single backlog, the only limit that is asked.

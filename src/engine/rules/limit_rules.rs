@@ -96,10 +96,12 @@ impl LimitRules {
         }
     }
 
-    /// Whether admitting a request only takes from the limit, and fills a hold if the limit is held: it is not leased or
-    /// drawn in batches, never admits in shadow, and is decided on the request's first row.
+    /// Whether admitting a request only takes from the limit, and fills a hold if the limit is held: it is not drawn in
+    /// batches, never admits in shadow, and is decided on the request's first row. If it is leased, only [while there is
+    /// enough](Self::has_ample_lease).
     pub(in crate::engine) fn is_plain(&self) -> bool {
-        !self.shadow && self.credit.is_none() && self.level == 0 && !self.is_leased()
+        let is_taken = self.leased().is_none_or(Leased::is_taken);
+        !self.shadow && self.credit.is_none() && self.level == 0 && is_taken
     }
 
     pub(in crate::engine) fn near(&self) -> NearThreshold {
@@ -361,6 +363,14 @@ impl LimitRules {
             self.leased()?
                 .read_state(&StateWords::reading(self.state(row)), now),
         )
+    }
+
+    /// Whether a lease is in force that has so much left that `cost` gives no reason to ask for more.
+    #[inline]
+    pub(in crate::engine) fn has_ample_lease(&self, row: Row<'_>, now: Now, cost: u64) -> bool {
+        let state = StateWords::reading(self.state(row));
+        self.leased()
+            .is_some_and(|leased| leased.is_ample(&state, now, cost))
     }
 
     /// Whether a lease is in force.

@@ -23,6 +23,8 @@ pub(crate) struct SetRules {
     pub(crate) limits: Vec<LimitRules>,
     /// The [plain](LimitRules::is_plain) limits; none if keys can have other limits than these.
     pub(in crate::engine) plain: LimitMask,
+    /// The limits that hosts share.
+    pub(in crate::engine) leased: LimitMask,
     /// The plain limits with the most common rule.
     pub(in crate::engine) backlogs: BacklogLimits,
     /// The index of the limit that each word of a hold's amounts belongs to.
@@ -180,6 +182,12 @@ impl SetRules {
                 .iter()
                 .any(|limit| limit.lease.is_some() || (limit.is_leased() && limit.kind == Kind::Concurrency)),
             plain,
+            leased: LimitMask::of(
+                limits
+                    .iter()
+                    .filter(|limit| limit.is_leased())
+                    .map(|limit| limit.index),
+            ),
             backlogs,
             limits,
             plan,

@@ -304,11 +304,28 @@ impl Leased {
         }
     }
 
+    /// Whether units are taken when a request is admitted, and not held.
+    pub(crate) fn is_taken(&self) -> bool {
+        matches!(self.units, Units::Spent | Units::Refunded | Units::Counted)
+    }
+
+    /// Whether `cost` can be taken from a lease in force, and leaves more of it than [low water](LeaseWord::LowWater).
+    #[inline]
+    pub(crate) fn is_ample(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> bool {
+        let first = self.local_words();
+        let [spent, allowance] = state.load_pair(first + LeaseWord::Spent as usize);
+        let [valid_until, out_since] = state.load_pair(first + LeaseWord::ValidUntil as usize);
+        let is_in_force =
+            now.monotonic < valid_until && out_since | self.get(state, LeaseWord::Draining) == 0;
+        let left = allowance.saturating_sub(spent).saturating_sub(cost);
+        is_in_force && left > self.get(state, LeaseWord::LowWater)
+    }
+
     /// The fast path: takes from a lease in force, as it nearly always is, and reads each word once. `None` if it is
     /// not that simple.
     #[inline]
     fn take_in_force(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Option<Mark> {
-        if !matches!(self.units, Units::Spent | Units::Refunded | Units::Counted) {
+        if !self.is_taken() {
             return None;
         }
         let first = self.local_words();
