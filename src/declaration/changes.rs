@@ -97,7 +97,15 @@ impl SetDeclaration {
     fn changed_to(&self, change: &Self) -> Self {
         let limits = self.limits.iter().map(|limit| {
             let change = change.limits.iter().find(|change| change.name == limit.name);
-            change.map_or_else(|| limit.clone(), |change| limit.changed_to(change))
+            let Some(change) = change else {
+                return limit.clone();
+            };
+            let mut changed = limit.changed_to(change);
+            if self.keyed.is_some() && limit.fleet.is_some() != change.fleet.is_some() {
+                // Each row has room for a lease, or none has.
+                changed.fleet = limit.fleet.clone();
+            }
+            changed
         });
         Self {
             keyed: match (&self.keyed, &change.keyed) {
