@@ -7,9 +7,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 use shmlimit::declare::{FleetLease, Outage};
 use shmlimit::fleet::{LeasedRule, StoreProblem};
-use shmlimit::{Algorithm, Keyed, Limit, RefusalReason, SetDeclaration};
+use shmlimit::{Algorithm, Error, Keyed, Limit, OpenOptions, RefusalReason, SetDeclaration};
 
-use super::host::{Host, KEY, LEASE, MINUTE};
+use super::host::{Host, KEY, LEASE, MINUTE, declaring};
+use super::layout_mirror::RawSegment;
+use super::layout_mirror::words::lease;
+use super::scene::clock::{NEW_YEAR, Scene};
 use super::scene::process::{TIMEOUT, eventually};
 use super::scene::{expect_permit, expect_refusal, queued};
 use super::store::Store;
@@ -50,6 +53,21 @@ impl Host {
             .and_then(|request| request.try_acquire())
             .expect("a decision");
         outcome.into_result().is_ok()
+    }
+
+    /// Makes the segment forget when to look at rows that want something.
+    fn forget_when_to_look(&self) {
+        let raw = RawSegment::open(&self.scene.path());
+        // Behind the two words of the algorithm.
+        let record = raw.leases_of_shard() + 2;
+        assert_ne!(
+            raw.word(record + lease::ALERTED),
+            0,
+            "there is something to report"
+        );
+        for word in [lease::ALERTED, lease::UNMET] {
+            raw.set_word(record + word, 0);
+        }
     }
 
     fn reason(&self, key: &str) -> RefusalReason {
@@ -280,6 +298,149 @@ fn who_waits_for_a_key_is_admitted_when_the_answer_comes() {
         assert_eq!(host.ask(), 1);
         assert!(waiter.join().is_ok(), "admitted");
     });
+}
+
+/// A debit comes after the request, perhaps long after its row had nothing more to say.
+#[test]
+fn what_is_settled_late_is_reported() {
+    let budget = Limit::budget("calls", 1000, MINUTE).fleet(fleet());
+    // One of five units comes back meanwhile.
+    let slow = Limit::calls("calls", 20, MINUTE).fleet(fleet().unleased(5));
+    for (limit, reserved, used, told) in [
+        (budget, 0, 400, (400, 0)),
+        (slow.clone(), 5, 9, (4, 0)),
+        (slow, 5, 0, (0, 4)),
+    ] {
+        let host = Host::of_set(keyed(limit, 1000), &Store::default());
+        let set = host.scene.set();
+        let request = set.request().for_key("a").expect("a key");
+        let request = request.with("calls", reserved).expect("declared");
+        let mut permit = expect_permit(request.try_acquire());
+        for _ in 0..10 {
+            host.scene.pass(LEASE / 16);
+            host.ask();
+        }
+        assert_eq!(host.lease().keys, Some(0), "the row is on no list");
+        let _ = permit.settle([("calls", used)]).expect("works");
+        host.scene.pass(GATHERED);
+        let asked = host.duty.ask().expect("works");
+        let asked: Vec<_> = asked.iter().map(|asked| asked.request()).collect();
+        let said: Vec<_> = asked
+            .iter()
+            .map(|request| (request.spent, request.refunded))
+            .collect();
+        assert_eq!(said, [told]);
+    }
+}
+
+/// What was used already is charged although nothing is left, and reported.
+#[test]
+fn what_is_debited_with_nothing_left_is_reported() {
+    let budget = Limit::budget("calls", 10, MINUTE).fleet(fleet());
+    let host = Host::of_set(keyed(budget, 1000), &Store::default());
+    let set = host.scene.set();
+    let mut permit = expect_permit(set.request().for_key("a").expect("a key").try_acquire());
+    let mut said = Vec::new();
+    for _ in 0..2 {
+        let _ = permit.debit("calls", 20).expect("works");
+        for _ in 0..10 {
+            host.scene.pass(GATHERED);
+            for asked in host.duty.ask().expect("works") {
+                said.push(asked.request().spent);
+                let reply = host.store.answer(asked.request(), host.scene.clock.now());
+                host.duty
+                    .install(&asked, &reply.expect("answers"))
+                    .expect("works");
+            }
+        }
+    }
+    assert_eq!(said, [20, 20]);
+}
+
+/// It looks at rows some at a time, and may die between two times, without the lock.
+#[test]
+fn what_a_process_did_not_come_to_is_asked_for_by_the_next() {
+    let host = Host::of_set(keyed(calls(60), 200), &Store::default());
+    for key in 0..100 {
+        assert!(host.admits(&key.to_string()));
+    }
+    host.scene.pass(GATHERED);
+    // As it is when the list was begun and not come to its end.
+    host.forget_when_to_look();
+    host.scene.pass(GATHERED);
+    assert_eq!(host.ask(), 100);
+}
+
+#[test]
+fn another_boot_loses_no_unit_that_is_spent_after_it() {
+    let host = Host::of_set(keyed(calls(60), 1000), &Store::default());
+    assert!(host.admits("a"));
+    host.ask();
+    let Host { scene, duty, store } = host;
+    drop(duty);
+    let path = scene.path();
+    let copy = path.with_file_name("copy");
+    std::fs::copy(&path, &copy).expect("a copy");
+    RawSegment::open(&copy).set_another_boot();
+    let options = OpenOptions::new().virtual_clock(&scene.clock);
+    let segment = options.open(&copy).expect("starts cold");
+    assert_ne!(segment.fleet().host(), scene.segment.fleet().host());
+    let set = segment.set("api").expect("declared");
+    for key in ["a", "b"] {
+        drop(expect_permit(
+            set.request().for_key(key).expect("a key").try_acquire(),
+        ));
+    }
+    scene.pass(GATHERED);
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let asked = duty.ask().expect("works");
+    let spent: Vec<u64> = asked.iter().map(|asked| asked.request().spent).collect();
+    assert_eq!(spent, [1, 1]);
+    for asked in &asked {
+        store.answer(asked.request(), scene.clock.now()).expect("answers");
+    }
+}
+
+/// That would change the size of the rows, in either direction.
+#[test]
+fn hosts_neither_begin_nor_cease_to_share_a_live_limit_of_keys() {
+    let alone = Limit::calls("calls", 60, MINUTE);
+    for (declared, changed) in [(alone.clone(), calls(60)), (calls(60), alone)] {
+        let host = Scene::declared(NEW_YEAR, &declaring(keyed(declared, 1000)));
+        let error = host.segment.apply(&declaring(keyed(changed, 1000)));
+        assert!(matches!(error, Err(Error::Change(_))), "{error:?}");
+        let set = host.set();
+        drop(expect_permit(
+            set.request().for_key("a").expect("a key").try_acquire(),
+        ));
+    }
+}
+
+/// Another key of the store is another limit, and knows nothing of what was spent.
+#[test]
+fn a_live_limit_of_keys_goes_on_under_another_key_of_the_store() {
+    let host = Host::of_set(keyed(calls(60), 1000), &Store::default());
+    assert!(host.admits("a"));
+    assert!(!host.admits("a"));
+    let other = FleetLease::new("org/other")
+        .lease(LEASE)
+        .cold_wait(Duration::ZERO);
+    let other = Limit::calls("calls", 60, MINUTE).fleet(other.unleased(3));
+    host.scene
+        .segment
+        .apply(&declaring(keyed(other, 1000)))
+        .expect("applies");
+    assert!(host.admits("a"));
+    host.scene.pass(GATHERED);
+    assert_eq!(host.ask(), 1);
+    let names = host.store.names();
+    assert!(
+        names.iter().all(|name| name.starts_with("org/other/")),
+        "{names:?}"
+    );
+    assert!(host.admits("a") && host.admits("b"));
+    host.scene.pass(GATHERED);
+    assert_eq!(host.ask(), 2);
 }
 
 #[derive(Clone, Debug)]

@@ -629,12 +629,19 @@ fn what_tests_know_of_the_record_is_what_the_document_says() {
     let rows: Vec<&str> = rows.take_while(|line| line.starts_with('|')).collect();
     let at = |name: &str| rows.iter().position(|row| row.contains(&format!("| `{name}` |")));
     assert_eq!(rows.len(), lease::SIZE);
-    assert_eq!(
-        (at("alerted"), at("unmet"), at("duty")),
-        (
-            Some(lease::ALERTED),
-            Some(lease::UNMET),
-            Some(lease::SIZE - lease::OF_DUTY)
-        )
-    );
+    let known = [
+        ("spent", lease::SPENT),
+        ("allowance", lease::ALLOWANCE),
+        ("valid_until", lease::VALID_UNTIL),
+        ("alerted", lease::ALERTED),
+        ("refunded", lease::REFUNDED),
+        ("asked", lease::ASKED),
+        ("unmet", lease::UNMET),
+        ("used_at", lease::USED_AT),
+        ("paced_until", lease::PACED_UNTIL),
+        ("duty", lease::SIZE - lease::OF_DUTY),
+    ];
+    for (name, place) in known {
+        assert_eq!(at(name), Some(place), "{name}");
+    }
 }

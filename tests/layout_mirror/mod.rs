@@ -12,8 +12,8 @@ use std::path::Path;
 
 pub use lock::RawLock;
 use words::{
-    LINE, control, control_start, counters, definition_checksum, entry, header, header_checksum, hold,
-    journal, participant, ticket,
+    LINE, bucket, control, control_start, counters, definition_checksum, entry, header, header_checksum,
+    hold, journal, participant, ticket,
 };
 
 /// The bytes of a segment file.
@@ -141,6 +141,14 @@ impl RawSegment {
         self.tickets()
             .map(|start| self.word(start + ticket::WAITER_FUTEX))
             .sum()
+    }
+
+    /// The position of the states of the first set's only shard, which its holds follow: those of a row, and two lists of
+    /// rows.
+    pub fn leases_of_shard(&self) -> usize {
+        let rows = self.entry(entry::BUCKETS) * bucket::ROWS;
+        let size = self.entry(entry::STATE_WORDS) + 2 * rows.div_ceil(64);
+        self.hold_word(0, 0) - size.next_multiple_of(LINE)
     }
 
     /// The position of the word that names the first free hold of the first set.

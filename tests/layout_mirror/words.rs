@@ -81,6 +81,7 @@ pub mod entry {
     pub const DEFINITION_SIZE: usize = 12;
     pub const DEFINITION_CHECKSUM: usize = 14;
     pub const LABELS: usize = 16;
+    pub const LEASE_LISTS: usize = 17;
     pub const SIZE: usize = 24;
 }
 
@@ -164,9 +165,17 @@ pub mod row {
 pub mod lease {
     /// Behind the words of the limit's algorithm.
     pub const SIZE: usize = 55;
+    pub const SPENT: usize = 0;
+    pub const ALLOWANCE: usize = 1;
+    pub const VALID_UNTIL: usize = 2;
+    pub const REFUNDED: usize = 8;
+    pub const ASKED: usize = 11;
     /// Hints, which are not journalled.
     pub const ALERTED: usize = 5;
     pub const UNMET: usize = 17;
+    /// Of the record of a shard of keys, besides: when its lists of rows are looked at.
+    pub const USED_AT: usize = 42;
+    pub const PACED_UNTIL: usize = 44;
     /// Its last words, of the first record of a segment, say who asks the store.
     pub const OF_DUTY: usize = 7;
 }

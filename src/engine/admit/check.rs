@@ -258,7 +258,9 @@ impl LockedShard<'_> {
                 transaction.count(&self.shard.counters(index).taken, used);
             }
         }
-        self.shard.commit(&mut transaction)
+        self.shard.commit(&mut transaction)?;
+        self.note_report(row);
+        Ok(())
     }
 
     /// Refuses what one of many keys never admits.

@@ -208,6 +208,8 @@ impl<'a> LockedShard<'a> {
         transaction.store(&control.applied_at, now.monotonic);
         shard.commit(&mut transaction)?;
         self.at.shard = shard.unruled().by(rules);
+        // What was used before hosts shared a limit is reported, whether or not its key is used again.
+        self.at.shard.list_all_rows();
         Ok(())
     }
 }

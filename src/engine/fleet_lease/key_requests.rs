@@ -6,7 +6,7 @@ use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
-use crate::limit::{LeaseOutcome, LeaseWord};
+use crate::limit::LeaseOutcome;
 use crate::shm::layout::row::Row;
 use crate::shm::layout::row_list::RowList;
 
@@ -31,12 +31,7 @@ impl SegmentEngine {
         }
         // What is kept comes first: a row that is asked for comes to that list.
         for list in [RowList::Kept, RowList::Wanting] {
-            let looks = by_definition.looks();
-            let due = match list {
-                RowList::Wanting => looks.at_wanting().unwrap_or(u64::MAX),
-                RowList::Kept => looks.at_kept(),
-            };
-            if due > now {
+            if by_definition.list_due_at(list).is_none_or(|due| due > now) {
                 continue;
             }
             let mut next = Some(0);
@@ -44,7 +39,6 @@ impl SegmentEngine {
             while let Some(from) = next {
                 if asked.len() >= REQUESTS {
                     // The rest is still listed, and looked at after this exchange.
-                    by_definition.looks().set(LeaseWord::Unmet, now.max(1));
                     return Ok(());
                 }
                 // Nothing is allocated under the lock.

@@ -46,6 +46,17 @@ impl LockedShard<'_> {
         }
     }
 
+    /// Lets the process on duty look at the row of a key that was charged, or refunded, other than by an admission: if it
+    /// is on no list, nobody would report that.
+    pub(in crate::engine) fn note_report(&self, row: Row<'_>) {
+        if !row.is_keyed() || !self.shard.set.has_lease_room {
+            return;
+        }
+        if self.shard.limits.iter().any(|limit| limit.is_unreported(row)) {
+            self.alert_duty(row, false);
+        }
+    }
+
     /// Lets the process on duty look at the row: at once if it is `urgent`, otherwise together with others.
     fn alert_duty(&self, row: Row<'_>, urgent: bool) {
         let is_news = !row.is_keyed() || self.shard.want_for(row, self.now, urgent);

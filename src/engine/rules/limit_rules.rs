@@ -379,6 +379,12 @@ impl LimitRules {
         self.leased().is_some_and(|leased| leased.is_valid(&state, now))
     }
 
+    /// Whether something was spent or refunded that no request has said yet.
+    pub(in crate::engine) fn is_unreported(&self, row: Row<'_>) -> bool {
+        let state = StateWords::reading(self.state(row));
+        self.leased().is_some_and(|leased| leased.is_unreported(&state))
+    }
+
     /// Notes that the lease is nearly spent. Returns whether to wake the process on duty. The note is only a hint and
     /// need not be undone.
     pub(in crate::engine) fn note_low(&self, row: Row<'_>) -> bool {
@@ -526,6 +532,10 @@ impl LimitRules {
         if let Some(local_words) = self.lease_room() {
             let mut state = self.changing(row, Direct);
             Leased::begin_as_another_host(&mut state, local_words);
+            // A key may spend before the process on duty has looked at it.
+            if let Some(leased) = self.leased().filter(|leased| leased.is_by_key()) {
+                leased.begin(&mut state);
+            }
         }
     }
 

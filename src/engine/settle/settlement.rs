@@ -88,6 +88,7 @@ impl SegmentEngine {
         }
         transaction.count(&shard.memory.control().settled, 1);
         shard.commit(&mut transaction)?;
+        locked.note_report(row);
         // The settlement stands, whatever is wrong with the queue; the next operation reports that.
         let _ = locked.serve_next(row.index);
         Ok(settled)

@@ -11,7 +11,7 @@ use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::set_engine::RuledShard;
 use crate::limit::{LeaseState, LeaseWord, Now};
 use crate::shm::layout::row::Row;
-use crate::shm::layout::row_list::RowList;
+use crate::shm::layout::row_list::{RowBits, RowList};
 
 /// The shortest time between two looks at the rows that want something, in nanoseconds: each costs the store a call.
 const PACE: u64 = 10_000_000;
@@ -38,14 +38,18 @@ impl Looks<'_> {
         }
     }
 
-    /// When to look at the rows that want something, on the segment clock; `None` if there are none.
-    pub(in crate::engine) fn at_wanting(&self) -> Option<u64> {
+    /// When to look at the rows that want something, on the segment clock; `None` if there are none. `rows` is the list
+    /// of them.
+    fn at_wanting(&self, rows: RowBits<'_>) -> Option<u64> {
         let not_before = self.get(LeaseWord::PacedUntil);
         if self.get(LeaseWord::Unmet) != 0 {
             return Some(not_before);
         }
-        let alerted_at = self.get(LeaseWord::Alerted);
-        (alerted_at != 0).then(|| not_before.max(alerted_at.saturating_add(GATHERED_FOR)))
+        match self.get(LeaseWord::Alerted) {
+            // Whoever looked last did not come to the end of the list.
+            0 => (!rows.is_empty()).then_some(not_before),
+            alerted_at => Some(not_before.max(alerted_at.saturating_add(GATHERED_FOR))),
+        }
     }
 
     /// Notes that a list is looked at now. What comes to it from here on is looked at later.
@@ -61,7 +65,7 @@ impl Looks<'_> {
     }
 
     /// When to look at the rows that have something leased.
-    pub(in crate::engine) fn at_kept(&self) -> u64 {
+    fn at_kept(&self) -> u64 {
         self.get(LeaseWord::UsedAt).saturating_add(KEPT_LOOKED_AT)
     }
 }
@@ -104,12 +108,19 @@ impl<'a> RuledShard<'a> {
         is_news
     }
 
+    /// When to look at the rows of a list, on the segment clock; `None` if there are none.
+    pub(in crate::engine) fn list_due_at(&self, list: RowList) -> Option<u64> {
+        let rows = self.memory.row_list(list);
+        match list {
+            RowList::Wanting => self.looks().at_wanting(rows),
+            RowList::Kept => (!rows.is_empty()).then(|| self.looks().at_kept()),
+        }
+    }
+
     /// When to look at any row, on the segment clock; `None` if none has anything to say.
     pub(in crate::engine) fn keys_due_at(&self) -> Option<u64> {
-        let looks = self.looks();
-        let has_kept = !self.memory.row_list(RowList::Kept).is_empty();
-        let kept = has_kept.then(|| looks.at_kept());
-        looks.at_wanting().into_iter().chain(kept).min()
+        let lists = [RowList::Wanting, RowList::Kept];
+        lists.into_iter().filter_map(|list| self.list_due_at(list)).min()
     }
 
     /// The state of a limit that hosts share, which a set without keys has in `row`. By key, what the shard knows of the

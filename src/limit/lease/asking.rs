@@ -137,7 +137,8 @@ impl Leased {
             && (!self.is_valid(state, now) || self.get(state, LeaseWord::SelfGranted) != 0)
     }
 
-    pub(super) fn is_unreported(&self, state: &(impl State + ?Sized)) -> bool {
+    /// Whether something was spent or refunded that no request has said yet.
+    pub(crate) fn is_unreported(&self, state: &(impl State + ?Sized)) -> bool {
         self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::AskedSpent)
             || self.get(state, LeaseWord::Refunded) != self.get(state, LeaseWord::AskedRefunded)
     }

@@ -162,16 +162,20 @@ impl Leased {
     pub(super) fn due_of_key_at(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
         let get = |word| self.get(state, word);
         let retry_at = get(LeaseWord::RetryAt);
-        if get(LeaseWord::Unmet) != 0 {
-            return Some(self.paced(state, true).max(retry_at).max(get(LeaseWord::FreeAt)));
-        }
         let is_leased = get(LeaseWord::ValidUntil) > now.monotonic;
+        let has_report = !is_leased && self.is_unreported(state);
+        let reported_at = has_report.then(|| self.paced(state, false).max(retry_at));
+        if get(LeaseWord::Unmet) != 0 {
+            let wanted_at = self.paced(state, true).max(retry_at).max(get(LeaseWord::FreeAt));
+            // What was spent does not wait until the store has something again.
+            return Some(reported_at.map_or(wanted_at, |reported_at| reported_at.min(wanted_at)));
+        }
         let is_alerted = get(LeaseWord::Alerted) != 0 && get(LeaseWord::FreeAt) <= now.monotonic;
         if is_leased && is_alerted {
             return Some(self.paced(state, true).max(retry_at));
         }
-        if !is_leased && self.is_unreported(state) {
-            return Some(self.paced(state, false).max(retry_at));
+        if reported_at.is_some() {
+            return reported_at;
         }
         let due = self.renewed_without_want(state, now)?;
         Some(due.max(self.paced(state, false)).max(retry_at))

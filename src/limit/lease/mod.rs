@@ -440,7 +440,8 @@ impl Leased {
         self.begin(state);
     }
 
-    fn begin(&self, state: &mut (impl StateMut + ?Sized)) {
+    /// Begins with nothing leased, asked or reported.
+    pub(crate) fn begin(&self, state: &mut (impl StateMut + ?Sized)) {
         for word in LeaseWord::OF_ONE_KEY {
             self.put(state, word, 0);
         }
