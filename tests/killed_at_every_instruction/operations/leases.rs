@@ -1,11 +1,12 @@
 //! What is killed of limits that hosts share: asking a store for a lease, bringing its answer into force, and between them;
-//! and taking places back that are leased no more.
+//! and taking places back that are leased no more. Where each key has such a limit: also spending what is not leased, and
+//! coming to the lists of rows that have something to say, and leaving them.
 
 use std::time::Duration;
 
 use shmlimit::declare::FleetLease;
 use shmlimit::fleet::{Asked, Duty, LeaseReply, LeaseRequest};
-use shmlimit::{Limit, LimitSet, Permit, SetDeclaration};
+use shmlimit::{Keyed, Limit, LimitSet, Permit, SetDeclaration};
 
 use crate::operations::subject::Subject;
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
@@ -139,6 +140,165 @@ fn lose_places(victim: &Victim) {
     assert!(!outcome.expect("works").is_admitted());
 }
 
+/// Keys of a table of one bucket. Time stands still, so what is wanted depends on nothing but what was refused.
+fn shared_by_key() -> SetDeclaration {
+    let limit = Limit::calls("requests", 1_000, YEAR);
+    let fleet = FleetLease::new("org/requests").lease(LEASE);
+    SetDeclaration::new(SET)
+        .waiters(2)
+        .keyed(Keyed::new(20))
+        .add_limit(limit.fleet(fleet.cold_wait(Duration::ZERO)))
+}
+
+/// What a store answers for a key: whatever is wanted, and so nothing is leased of a key that only has something to report.
+pub fn answer_for_key(request: &LeaseRequest) -> LeaseReply {
+    LeaseReply {
+        granted: request.wanted,
+        ..answer(request)
+    }
+}
+
+fn install_for_keys(duty: &Duty, asked: &[Asked]) {
+    for asked in asked {
+        duty.install(asked, &answer_for_key(asked.request()))
+            .expect("works");
+    }
+}
+
+/// Whoever has duty looks at keys that have something to report after so long.
+const GATHERED: Duration = Duration::from_millis(250);
+
+fn has_duty(victim: &Victim) -> Duty {
+    victim.fleet().try_take_duty().expect("works").expect("free")
+}
+
+/// What is spent is reported and answered, all rows leave the lists, and the next request may be made at once.
+fn all_is_said(victim: &Victim, duty: &Duty) {
+    victim.passes(GATHERED);
+    install_for_keys(duty, &duty.ask().expect("works"));
+    victim.passes(LEASE);
+    assert!(duty.ask().expect("works").is_empty());
+}
+
+/// The first unit of a key is spent, which is not leased, and more was asked for than may be spent unleased.
+fn wants_more(victim: &Victim) -> Duty {
+    let set = victim.set();
+    drop(admitted(&set, &everything(&set, 1)));
+    refused(&set, SECOND);
+    has_duty(victim)
+}
+
+/// Before the process on duty looks at it.
+fn spend_for_a_key(victim: &Victim) {
+    let set = victim.set();
+    victim.is_admitted(&set, &everything(&set, 1));
+}
+
+fn spend_a_second_for_a_key(victim: &Victim) {
+    let set = victim.set();
+    let duty = has_duty(victim);
+    drop(admitted(&set, &everything(&set, 1)));
+    all_is_said(victim, &duty);
+    victim.is_admitted(&set, &everything(&set, 1));
+}
+
+/// What was refused is wanted, without the lock.
+fn want_for_a_key(victim: &Victim) {
+    let set = victim.set();
+    drop(admitted(&set, &everything(&set, 1)));
+    victim.is_refused(&set, &everything(&set, SECOND));
+}
+
+fn ask_for_a_key(victim: &Victim) {
+    let duty = wants_more(victim);
+    victim.begins();
+    let asked = duty.ask();
+    victim.ends();
+    assert_eq!(asked.expect("works").len(), 1);
+}
+
+fn report_for_keys(victim: &Victim) {
+    let set = victim.set();
+    let duty = has_duty(victim);
+    for key in ["one", "another"] {
+        let outcome = Subject::key(key).try_acquire(&everything(&set, 1));
+        assert!(outcome.expect("works").is_admitted());
+    }
+    victim.passes(GATHERED);
+    victim.begins();
+    let asked = duty.ask();
+    install_for_keys(&duty, asked.as_deref().unwrap_or_default());
+    victim.ends();
+    assert_eq!(asked.expect("works").len(), 2);
+}
+
+fn bring_into_force_for_a_key(victim: &Victim) {
+    let duty = wants_more(victim);
+    let asked = duty.ask().expect("works");
+    victim.begins();
+    install_for_keys(&duty, &asked);
+    victim.ends();
+}
+
+fn ask_and_bring_into_force_for_a_key(victim: &Victim) {
+    let duty = wants_more(victim);
+    victim.begins();
+    let asked = duty.ask();
+    install_for_keys(&duty, asked.as_deref().unwrap_or_default());
+    victim.ends();
+    assert_eq!(asked.expect("works").len(), 1);
+}
+
+/// Nothing more is due, so the row leaves the lists.
+fn leave_the_lists(victim: &Victim) {
+    let set = victim.set();
+    let duty = has_duty(victim);
+    drop(admitted(&set, &everything(&set, 1)));
+    victim.passes(GATHERED);
+    install_for_keys(&duty, &duty.ask().expect("works"));
+    victim.passes(GATHERED);
+    victim.begins();
+    let asked = duty.ask();
+    victim.ends();
+    assert!(asked.expect("works").is_empty());
+}
+
+/// The permit is settled after its row has left the lists.
+fn settle_for_a_key(victim: &Victim) {
+    let set = victim.set();
+    let duty = has_duty(victim);
+    let mut permit = admitted(&set, &everything(&set, 1));
+    all_is_said(victim, &duty);
+    victim.begins();
+    let settled = permit.settle([("requests", 5)]).is_ok();
+    victim.ends();
+    assert!(settled);
+}
+
+/// All rows are used and have nothing more to say, and one is given to another key.
+fn give_a_row_to_another_key(victim: &Victim) {
+    const BUCKET_ROWS: usize = 32;
+    let set = victim.set();
+    let duty = has_duty(victim);
+    for number in 0..BUCKET_ROWS {
+        let outcome = Subject::key(&format!("other {number}")).try_acquire(&everything(&set, 1));
+        assert!(outcome.expect("works").is_admitted());
+    }
+    assert_eq!(victim.keys(), BUCKET_ROWS as u64, "no row is unused");
+    all_is_said(victim, &duty);
+    victim.is_admitted(&set, &everything(&set, 1));
+}
+
+/// As [`leased`], of a limit that each key has of its own.
+const fn leased_by_key(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
+    Operation {
+        is_leased: true,
+        is_keyed: true,
+        stands_still: true,
+        ..operation(name, shared_by_key, transactions, run)
+    }
+}
+
 /// As [`operation`], of a limit that hosts share.
 const fn leased(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
@@ -155,4 +315,23 @@ pub const LEASE_OPERATIONS: &[Operation] = &[
         is_leased: true,
         ..operation("lease, lose places", shared_places, 2, lose_places)
     },
+    // The record of the row begins, the key gets it, and spends.
+    leased_by_key("lease of a key, spend the first unit", 3, spend_for_a_key),
+    leased_by_key(
+        "lease of a key, spend the second unit",
+        1,
+        spend_a_second_for_a_key,
+    ),
+    leased_by_key("lease of a key, want more", 0, want_for_a_key),
+    leased_by_key("lease of a key, ask", 1, ask_for_a_key),
+    leased_by_key("lease of a key, bring into force", 1, bring_into_force_for_a_key),
+    leased_by_key(
+        "lease of a key, ask and answer",
+        2,
+        ask_and_bring_into_force_for_a_key,
+    ),
+    leased_by_key("lease of keys, report", 4, report_for_keys),
+    leased_by_key("lease of a key, leave the lists", 1, leave_the_lists),
+    leased_by_key("lease of a key, settle", 1, settle_for_a_key),
+    leased_by_key("lease of a key, give its row away", 3, give_a_row_to_another_key),
 ];

@@ -14,10 +14,11 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
 use shmlimit::snapshot::SegmentSnapshot;
 
+use crate::state::lease_words::LeaseWords;
 use crate::state::pieces::{Pieces, Table};
 use crate::words::{
     LOCK_WORD_INDEX, bucket, control, control_start, counters, entry, header, header_checksum, hold, journal,
-    label, lease, lock_kind, participant, row, ticket,
+    label, lock_kind, participant, row, ticket,
 };
 
 /// Every word of a segment.
@@ -137,8 +138,8 @@ pub struct Layout {
     tickets: Table,
     /// Whether processes draw batches, which holds record.
     pub draws: bool,
-    /// Whether hosts share its limit.
-    pub is_leased: bool,
+    /// Where the leases are, if hosts share its limit.
+    pub leases: LeaseWords,
 }
 
 /// What the definition of a set says whose processes draw batches.
@@ -201,7 +202,8 @@ impl Layout {
         let control = control_start(extent, definition_room);
         let counters = control + control::SIZE + journal::SIZE;
         let labels = usize::try_from(image[directory + entry::LABELS]).expect("small");
-        let pieces = Pieces::of(counters, &entry, labels);
+        let lease_lists = usize::try_from(image[directory + entry::LEASE_LISTS]).expect("small");
+        let pieces = Pieces::of(counters, &entry, labels, lease_lists);
         assert_eq!(
             pieces.end,
             (extent + extent_size) / 8,
@@ -233,14 +235,7 @@ impl Layout {
         let definition: Vec<u8> = definition.collect();
         let draws = definition.windows(CREDIT.len()).any(|window| window == CREDIT);
         let is_leased = definition.windows(FLEET.len()).any(|window| window == FLEET);
-        // Who has duty is said without the lock, and hints are not journalled.
-        let record_end = pieces.rows.start + state_words;
-        let of_leases: Vec<usize> = if is_leased {
-            let hints = [lease::ALERTED, lease::UNMET].map(|word| record_end - lease::SIZE + word);
-            (record_end - lease::OF_DUTY..record_end).chain(hints).collect()
-        } else {
-            Vec::new()
-        };
+        let leases = LeaseWords::of(&pieces, state_words, is_leased);
         let row_heads: Vec<usize> = if pieces.is_keyed {
             pieces.rows.records().collect()
         } else {
@@ -270,7 +265,7 @@ impl Layout {
             .chain(&counted)
             .chain(&counted_of_keys)
             .copied()
-            .chain(of_leases)
+            .chain(leases.unjournalled())
             .collect();
         let canonical = (control + control::JOURNAL..control + control::SIZE)
             .chain(counters..pieces.holds.start)
@@ -296,7 +291,7 @@ impl Layout {
             labels: pieces.labels,
             tickets: pieces.tickets,
             draws,
-            is_leased,
+            leases,
         }
     }
 
@@ -489,6 +484,11 @@ impl Layout {
             return Err(format!("{} keys have rows, which is not counted", keys.len()));
         }
         Ok(())
+    }
+
+    /// The latest instant by which anything was decided.
+    pub fn last_seen(&self, file: &RawFile) -> Duration {
+        Duration::from_nanos(file.word(self.control + control::LAST_SEEN))
     }
 
     pub fn keeps_labels(&self) -> bool {

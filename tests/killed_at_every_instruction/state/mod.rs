@@ -1,6 +1,7 @@
 //! The segment that a victim leaves behind: its bytes, where operations are performed, and what is asked of it afterwards.
 
 pub mod image;
+mod lease_words;
 mod pieces;
 pub mod stage;
 pub mod survivor;

@@ -1,5 +1,7 @@
 //! Where the tables of a set lie, which follow its journal.
 
+use std::ops::Range;
+
 use crate::words::{bucket, counters, hold, label, row, ticket};
 
 /// A table of records of the same size, in words.
@@ -21,6 +23,8 @@ pub struct Pieces {
     pub tags: usize,
     pub rows: Table,
     pub is_keyed: bool,
+    /// The states of the shard itself, which say how the store fares, and two lists of rows; or nothing.
+    pub leases: Range<usize>,
     pub holds: Table,
     pub labels: Table,
     pub tickets: Table,
@@ -28,7 +32,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    pub fn of(counters: usize, entry: &[usize; 11], labels: usize) -> Self {
+    pub fn of(counters: usize, entry: &[usize; 11], labels: usize, lease_lists: usize) -> Self {
         let [
             ..,
             limits,
@@ -57,6 +61,8 @@ impl Pieces {
         };
         let rows = table(row_count, aligned(row_head + state_words));
         table(if is_keyed { row_count } else { 0 }, name_words);
+        let leases = table(lease_lists, state_words + 2 * row_count.div_ceil(64));
+        let leases = leases.start..leases.start + leases.count * leases.stride;
         let holds = table(holds, aligned(hold::HEAD_SIZE + held_amounts));
         let labels = table(labels, label::SIZE);
         let tickets = table(tickets, aligned(ticket::HEAD_SIZE + limits * ticket::LIMIT_SIZE));
@@ -64,6 +70,7 @@ impl Pieces {
             tags: tags.start,
             rows,
             is_keyed,
+            leases,
             holds,
             labels,
             tickets,

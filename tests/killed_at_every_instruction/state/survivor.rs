@@ -10,14 +10,14 @@ use nix::libc;
 use shmlimit::declare::Kind;
 use shmlimit::fleet::Asked;
 use shmlimit::snapshot::SegmentSnapshot;
-use shmlimit::{Error, LimitSet, RefusalReason, Segment, SegmentError};
+use shmlimit::{Error, LimitSet, RefusalReason, Segment, SegmentError, VirtualClock};
 
 use crate::beside::bystanders::pause_for_a_moment;
 use crate::beside::clock;
 use crate::operations::changes::{ADAPTING, KEYS};
 use crate::operations::drawing::BATCH;
 use crate::operations::labels::check_labels;
-use crate::operations::leases::{LEFT, SEQUENCE, answer};
+use crate::operations::leases::{LEFT, SEQUENCE, answer, answer_for_key};
 use crate::operations::subject::Subject;
 use crate::operations::{SET, everything};
 use crate::state::image::{Image, Layout, RawFile};
@@ -27,6 +27,12 @@ const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Those who wait have looked for themselves by then, which they do once a second.
 const WAITERS_LOOK: Duration = Duration::from_secs(5);
+
+/// By then, both lists of keys for which a store is asked are looked at anew.
+const LISTS_LOOKED_AT: Duration = Duration::from_millis(250);
+
+/// How often a store is asked until all is said.
+const ROUNDS: usize = 3;
 
 /// What was found after a recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,16 +56,15 @@ pub struct Survivor {
     places: Option<u64>,
     file: RawFile,
     layout: Layout,
+    /// Where time stands still.
+    clock: Option<VirtualClock>,
     _bytes: Option<File>,
 }
 
 impl Survivor {
     pub fn attach(path: &Path) -> Self {
-        let segment = clock::options()
-            .0
-            .lock_timeout(TIMEOUT)
-            .open(path)
-            .expect("the segment");
+        let (options, clock) = clock::options();
+        let segment = options.lock_timeout(TIMEOUT).open(path).expect("the segment");
         let set = segment.set(SET).expect("declared");
         let file = RawFile::open(path);
         let snapshot = segment.snapshot().expect("memory for a copy");
@@ -78,6 +83,7 @@ impl Survivor {
             segment,
             set,
             file,
+            clock,
             _bytes: None,
         }
     }
@@ -197,7 +203,9 @@ impl Survivor {
             self.recover()?;
         }
         self.check_that_nothing_is_left(&self.snapshot())?;
-        if self.layout.is_leased {
+        if self.layout.leases.are_of_keys() {
+            self.check_leases_of_keys()?;
+        } else if self.layout.leases.are_there() {
             self.check_lease()?;
         }
         let outcome = self
@@ -319,6 +327,58 @@ impl Survivor {
         if lease.asking || (lease.sequence, lease.left) != (SEQUENCE, LEFT) {
             return Err(Judgement::Torn(format!(
                 "the second grant did not come into force once: {lease:?}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Goes on with asking the store for keys where the dead process was: each row that has something to say is looked
+    /// at, all that is spent is reported once, and all that is granted comes into force once.
+    fn check_leases_of_keys(&self) -> Result<(), Judgement> {
+        self.layout.bury_all_but(std::process::id(), &self.file);
+        let leases = &self.layout.leases;
+        let before = self.file.copy();
+        let clock = self.clock.as_ref().expect("a clock that stands still");
+        // The dead process may have let more time pass than this one.
+        let now = || clock.now().max(self.layout.last_seen(&self.file));
+        leases.check_lists(&before, now()).map_err(Judgement::Lost)?;
+        let taken = self.segment.fleet().try_take_duty();
+        let duty = taken.map_err(|error| failure("take duty", &error))?;
+        let duty = duty.ok_or_else(|| Judgement::Stuck("no process gets duty".to_owned()))?;
+        let ask = || {
+            clock.advance_to(now() + LISTS_LOOKED_AT);
+            duty.ask().map_err(|error| failure("ask", &error))
+        };
+        let (mut reported, mut granted) = (0, 0);
+        for _ in 0..ROUNDS {
+            let (first, again) = (ask()?, ask()?);
+            let is_repeated = |asked: &Asked| again.iter().any(|it| it.request() == asked.request());
+            if !first.iter().all(is_repeated) {
+                return Err(Judgement::Torn(format!("asked {first:?}, then {again:?}")));
+            }
+            // An answer that comes twice counts once.
+            for asked in again.iter().chain(&first) {
+                duty.install(asked, &answer_for_key(asked.request()))
+                    .map_err(|error| failure("install", &error))?;
+            }
+            for asked in &again {
+                reported += asked.request().spent;
+                granted += asked.request().wanted;
+            }
+        }
+        let after = self.file.copy();
+        leases.check_lists(&after, now()).map_err(Judgement::Lost)?;
+        if (reported, leases.spent(&after)) != (leases.spent(&before), 0) {
+            return Err(Judgement::Lost(format!(
+                "{} were spent, of which {reported} were reported",
+                leases.spent(&before)
+            )));
+        }
+        if leases.left(&after) != leases.left(&before) + granted {
+            return Err(Judgement::Torn(format!(
+                "{} are left of all leases, and {} were before {granted} were granted",
+                leases.left(&after),
+                leases.left(&before)
             )));
         }
         Ok(())
