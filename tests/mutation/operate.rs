@@ -1,7 +1,9 @@
 //! Everything that a process may do with a segment. What comes out does not matter, but that something does.
 
 use std::fmt::Write;
+use std::time::Duration;
 
+use shmlimit::fleet::{LeaseReply, LeaseRequest, StoreProblem};
 use shmlimit::snapshot::SegmentSnapshot;
 use shmlimit::{Error, LimitSet, Outcome, Permit, Segment, SegmentError};
 
@@ -59,6 +61,7 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described:
         take_and_give_back(&set);
         use_keys(&set);
     }
+    ask_store(segment);
     check(segment.recover().err());
     for set in segment.sets() {
         take_and_give_back(&set);
@@ -76,7 +79,49 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described:
         }
     }
     check(segment.recover().err());
+    ask_store(segment);
     inspect(segment.snapshot());
+}
+
+/// Asks a store for whatever is due, which grants all but the first time.
+pub fn ask_store(segment: &Segment) {
+    let duty = match segment.fleet().try_take_duty() {
+        Ok(Some(duty)) => duty,
+        other => return check(other.err()),
+    };
+    read(&duty.due_in());
+    for is_out in [true, false] {
+        let asked = match duty.ask() {
+            Ok(asked) => asked,
+            Err(error) => return check(Some(error)),
+        };
+        for asked in asked {
+            let request = asked.request();
+            read(request);
+            let outcome = if is_out {
+                duty.report(&asked, StoreProblem::Unreachable, Duration::ZERO)
+            } else {
+                duty.install(&asked, &granting(request))
+            };
+            check(outcome.err());
+        }
+    }
+}
+
+fn granting(request: &LeaseRequest) -> LeaseReply {
+    LeaseReply {
+        sequence: request.sequence,
+        granted: request.wanted,
+        remaining: Duration::from_secs(1),
+        share: 1,
+        grant_number: request.sequence,
+        drained_in: Duration::ZERO,
+        ceiling: u64::MAX,
+        hosts: 1,
+        quarantine: Duration::ZERO,
+        available: 0,
+        free_in: Duration::ZERO,
+    }
 }
 
 /// After a reset of everything a set may refuse, but it is not damaged any more.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, getpid};
-use shmlimit::declare::{Align, WhenFull};
+use shmlimit::declare::{Align, FleetLease, WhenFull};
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
     Algorithm, Checked, Declaration, Error, Key, Keyed, Limit, LimitSet, OpenOptions, Outcome, Request,
@@ -19,7 +19,7 @@ use shmlimit::{
 
 use super::Damage;
 use super::image::Image;
-use super::operate::{acquire, check, inspect, use_everything};
+use super::operate::{acquire, ask_store, check, inspect, use_everything};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -188,6 +188,17 @@ fn declaration() -> Declaration {
                 .add_limit(Limit::concurrency("a", 5))
                 .add_tier(Tier::new("gold").capacity("calls", 3_000_017)),
         )
+        .fleet_url("redis://127.0.0.1:1")
+        .add_set(
+            SetDeclaration::new("shared")
+                .keyed(Keyed::new(40))
+                .holds(4)
+                .waiters(4)
+                .add_limit(
+                    calls("calls", Algorithm::Gcra).fleet(FleetLease::new("calls").cold_wait(Duration::ZERO)),
+                )
+                .add_limit(Limit::concurrency("a", 5)),
+        )
 }
 
 fn table() -> Keyed {
@@ -210,6 +221,7 @@ fn leave_traces(segment: &Segment) {
                 check(take_by_key(&set, &format!("other {number}")).err());
             }
             check(change_limits(&set).err());
+            ask_store(segment);
         }
         for round in 0..3 {
             let Ok(permit) = acquire(&set) else { continue };
