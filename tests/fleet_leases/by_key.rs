@@ -1,6 +1,8 @@
 //! Limits that each key has of its own, and that hosts share.
 
 use std::collections::HashMap;
+use std::future::Future;
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -331,6 +333,30 @@ fn what_is_settled_late_is_reported() {
             .collect();
         assert_eq!(said, [told]);
     }
+}
+
+/// What was granted to a request that waited comes back when nobody comes for it.
+#[test]
+fn what_is_granted_and_not_collected_is_reported() {
+    let limit = Limit::calls("calls", 20, MINUTE).fleet(fleet().unleased(5));
+    let host = Host::of_set(keyed(limit, 1000), &Store::default());
+    let set = host.scene.set();
+    let request = set.request().for_key("a").expect("a key");
+    let request = request.with("calls", 5).expect("declared");
+    drop(expect_permit(request.try_acquire()));
+    let mut waits = Box::pin(request.acquire_async(None));
+    let look = &mut Context::from_waker(Waker::noop());
+    assert!(waits.as_mut().poll(look).is_pending());
+    for _ in 0..20 {
+        host.ask();
+        host.scene.pass(LEASE / 8);
+    }
+    assert_eq!(host.lease().keys, Some(0), "the row is on no list");
+    drop(waits);
+    host.scene.pass(GATHERED);
+    let asked = host.duty.ask().expect("works");
+    assert_eq!(asked.len(), 1);
+    assert!(asked[0].request().refunded > 0);
 }
 
 /// What was used already is charged although nothing is left, and reported.

@@ -386,6 +386,8 @@ impl<'a> LockedShard<'a> {
             let refunded = self.refund_unused(transaction, &limit, row, cost, &reserved, origin);
             transaction.count(&self.shard.counters(limit.index).refunded, refunded);
         }
+        // If this is undone, the row is looked at in vain.
+        self.note_report(row);
         if let Some(hold) = self.shard.hold_of_grant(ticket) {
             self.free_hold(transaction, hold.index, Ending::Undone);
         }
