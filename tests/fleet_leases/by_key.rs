@@ -286,6 +286,23 @@ fn drains_every_key() {
     assert!(host.admits("new"));
 }
 
+/// A process that drains a shard begins with its record, and may die before it has come to all rows.
+#[test]
+fn a_shard_that_drains_drains_all_of_its_keys() {
+    let host = Host::of_set(keyed(calls(6000), 20), &Store::default());
+    assert!(host.admits("a") && !host.admits("a"));
+    host.ask();
+    let raw = RawSegment::open(&host.scene.path());
+    raw.set_word(raw.leases_of_shard() + 2 + lease::DRAINING, 1);
+    for _ in 0..20 {
+        host.scene.pass(LEASE / 8);
+        host.ask();
+    }
+    let lease = host.lease();
+    assert!(lease.draining && lease.given_back, "{lease:?}");
+    assert_eq!(host.reason("a"), RefusalReason::Lease);
+}
+
 #[test]
 fn who_waits_for_a_key_is_admitted_when_the_answer_comes() {
     let host = Host::of_set(keyed(calls(600), 1000), &Store::default());

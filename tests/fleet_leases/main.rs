@@ -637,6 +637,7 @@ fn what_tests_know_of_the_record_is_what_the_document_says() {
         ("refunded", lease::REFUNDED),
         ("asked", lease::ASKED),
         ("unmet", lease::UNMET),
+        ("draining", lease::DRAINING),
         ("used_at", lease::USED_AT),
         ("paced_until", lease::PACED_UNTIL),
         ("duty", lease::SIZE - lease::OF_DUTY),

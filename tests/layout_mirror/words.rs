@@ -173,6 +173,7 @@ pub mod lease {
     /// Hints, which are not journalled.
     pub const ALERTED: usize = 5;
     pub const UNMET: usize = 17;
+    pub const DRAINING: usize = 27;
     /// Of the record of a shard of keys, besides: when its lists of rows are looked at.
     pub const USED_AT: usize = 42;
     pub const PACED_UNTIL: usize = 44;

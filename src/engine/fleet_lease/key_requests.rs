@@ -91,6 +91,7 @@ impl LockedShard<'_> {
             }
             let mut transaction = memory.journal().begin();
             let of_shard = memory.lease_row();
+            limit.follow_draining(row, &mut transaction, of_shard);
             let ask = if limit.follow_outage(row, &mut transaction, of_shard, now) {
                 None
             } else {

@@ -427,6 +427,19 @@ impl LimitRules {
             .is_some_and(|leased| leased.follow_outage(state, &outage, now))
     }
 
+    /// Lets a key drain, or not, as its shard does.
+    pub(in crate::engine) fn follow_draining(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        of_shard: Row<'_>,
+    ) {
+        let draining = StateWords::reading(self.state(of_shard));
+        if let Some(leased) = self.leased() {
+            leased.follow_draining(&mut self.changing(row, transaction), &draining);
+        }
+    }
+
     /// Notes in the record of the shard that a request for a key was answered, or failed.
     pub(in crate::engine) fn note_outcome(
         &self,

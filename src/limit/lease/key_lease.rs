@@ -77,6 +77,18 @@ impl Leased {
         self.put(state, LeaseWord::Draining, self.get(outage, LeaseWord::Draining));
     }
 
+    /// Drains, or stops that, as the record of the shard says: whoever told all rows may have died on the way.
+    pub(crate) fn follow_draining(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        of_shard: &(impl State + ?Sized),
+    ) {
+        let draining = self.get(of_shard, LeaseWord::Draining);
+        if self.get(state, LeaseWord::Draining) != draining {
+            self.set_draining(state, draining != 0);
+        }
+    }
+
     /// Takes over what another record says of an outage.
     pub(crate) fn copy_outage(&self, state: &mut (impl StateMut + ?Sized), outage: &(impl State + ?Sized)) {
         for word in [
