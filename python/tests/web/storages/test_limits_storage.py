@@ -114,7 +114,7 @@ def test_decides_asynchronously_as_the_asynchronous_memory_storage_does(director
 def test_windows_turn_when_those_of_the_memory_storage_do(directory: Path, memory: MemoryStorage, name: str) -> None:
     ours, theirs = STRATEGIES[name](ShmStorage(f"shm://{directory}/limits")), STRATEGIES[name](memory)
     # A step that comes late may find a window turned by one and not by the other, and then says nothing.
-    admitted = next(filter(None, (_admitted_by_both(ours, theirs, f"person {turn}") for turn in range(20))))
+    admitted = next(filter(None, (_admitted_by_both(ours, theirs, f"person {turn}") for turn in range(200))))
     assert 4 < admitted < 30
 
 
