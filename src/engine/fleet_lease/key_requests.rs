@@ -35,7 +35,7 @@ impl SegmentEngine {
                 continue;
             }
             let mut next = Some(0);
-            let mut begins = true;
+            let mut takes_all = None;
             while let Some(from) = next {
                 if asked.len() >= REQUESTS {
                     // The rest is still listed, and looked at after this exchange.
@@ -44,11 +44,9 @@ impl SegmentEngine {
                 // Nothing is allocated under the lock.
                 asked.reserve(ROWS_A_LOCK * shard.set.limits.len());
                 let locked = self.lock_leased(shard)?;
-                if begins {
-                    locked.shard.looks().begin(list, locked.now);
-                    begins = false;
-                }
-                next = locked.ask_for_listed(position, list, from, asked)?;
+                let takes_all =
+                    *takes_all.get_or_insert_with(|| locked.shard.looks().begin(list, locked.now));
+                next = locked.ask_for_listed(position, (list, takes_all), from, asked)?;
             }
         }
         Ok(())
@@ -56,11 +54,11 @@ impl SegmentEngine {
 }
 
 impl LockedShard<'_> {
-    /// Looks at some rows of a list from `from` on. Returns where to go on.
+    /// Looks at some rows of a list from `from` on: at all, or only at those that are in a hurry. Returns where to go on.
     fn ask_for_listed(
         &self,
         position: usize,
-        list: RowList,
+        (list, takes_all): (RowList, bool),
         mut from: u64,
         asked: &mut Vec<AskedLease>,
     ) -> Result<Option<u64>, Box<Error>> {
@@ -70,9 +68,18 @@ impl LockedShard<'_> {
                 return Ok(None);
             };
             from = index + 1;
-            self.ask_for_row(position, index, asked)?;
+            if takes_all || self.is_in_hurry(self.shard.row(index)) {
+                self.ask_for_row(position, index, asked)?;
+            } else {
+                self.shard.looks().leave(self.now);
+            }
         }
         Ok(Some(from))
+    }
+
+    fn is_in_hurry(&self, row: Row<'_>) -> bool {
+        let mut limits = self.shard.limits.iter();
+        limits.any(|limit| limit.is_key_in_hurry(row, self.now))
     }
 
     fn ask_for_row(

@@ -479,6 +479,17 @@ impl LimitRules {
         }
     }
 
+    /// Whether a key has to be asked for at once.
+    pub(in crate::engine) fn is_key_in_hurry(&self, row: Row<'_>, now: Now) -> bool {
+        self.leased()
+            .is_some_and(|leased| leased.is_key_in_hurry(&StateWords::reading(self.state(row)), now))
+    }
+
+    /// For how many nanoseconds what keys have to say is gathered.
+    pub(in crate::engine) fn reports_gathered_for(&self) -> u64 {
+        self.leased().map_or(1, Leased::reports_gathered_for)
+    }
+
     /// For how many nanoseconds a request that is refused while a lease is pending waits for the store's answer.
     pub(in crate::engine) fn cold_wait(&self) -> u64 {
         self.leased().map_or(0, Leased::cold_wait)

@@ -2,8 +2,8 @@
 //!
 //! A table may have a hundred thousand rows, and only a few want something. So each shard lists the rows that may want
 //! something now, and those that will have to say something in time because they have something leased or unreported.
-//! The first list is looked at soon after the first of its rows came to it, the second every so often. Some words of the
-//! shard's own record of its first limit that hosts share say when.
+//! Rows of the first list that are in a hurry are asked for at once, all others every so often. Some words of the shard's
+//! own record of its first limit that hosts share say when.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,24 +16,22 @@ use crate::shm::layout::row_list::{RowBits, RowList};
 /// The shortest time between two looks at the rows that want something, in nanoseconds: each costs the store a call.
 const PACE: u64 = 10_000_000;
 
-/// How long a row waits that only has something to report, in nanoseconds: others join it in one call.
-const GATHERED_FOR: u64 = 200_000_000;
-
-/// The rows that have something leased are looked at this often, in nanoseconds.
-const KEPT_LOOKED_AT: u64 = 100_000_000;
-
 /// When to look at which rows of a shard. Hints, never journalled.
-pub(in crate::engine) struct Looks<'a>(&'a [AtomicU64]);
+pub(in crate::engine) struct Looks<'a> {
+    words: &'a [AtomicU64],
+    /// What is not in a hurry is looked at once in this time, in nanoseconds.
+    gathered_for: u64,
+}
 
 impl Looks<'_> {
     fn get(&self, word: LeaseWord) -> u64 {
-        self.0
+        self.words
             .get(word as usize)
             .map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     pub(in crate::engine) fn set(&self, word: LeaseWord, value: u64) {
-        if let Some(word) = self.0.get(word as usize) {
+        if let Some(word) = self.words.get(word as usize) {
             word.store(value, Ordering::Relaxed);
         }
     }
@@ -48,25 +46,51 @@ impl Looks<'_> {
         match self.get(LeaseWord::Alerted) {
             // Whoever looked last did not come to the end of the list.
             0 => (!rows.is_empty()).then_some(not_before),
-            alerted_at => Some(not_before.max(alerted_at.saturating_add(GATHERED_FOR))),
+            alerted_at => Some(not_before.max(self.gathered_after(alerted_at))),
         }
     }
 
-    /// Notes that a list is looked at now. What comes to it from here on is looked at later.
-    pub(in crate::engine) fn begin(&self, list: RowList, now: Now) {
+    /// The next instant after another at which all shards look at what is not in a hurry. A call of the store takes
+    /// keys of one partition only, and those of a single look are often of as many partitions.
+    fn gathered_after(&self, instant: u64) -> u64 {
+        (instant / self.gathered_for + 1).saturating_mul(self.gathered_for)
+    }
+
+    /// Notes that a list is looked at now. What comes to it from here on is looked at later. Returns whether all of it is
+    /// looked at, and not only what is in a hurry.
+    pub(in crate::engine) fn begin(&self, list: RowList, now: Now) -> bool {
         match list {
             RowList::Wanting => {
-                self.set(LeaseWord::Alerted, 0);
+                let alerted_at = self.get(LeaseWord::Alerted);
+                let is_gathered = match alerted_at {
+                    // Whoever looked last did not come to the end of the list.
+                    0 => self.get(LeaseWord::Unmet) == 0,
+                    _ => self.gathered_after(alerted_at) <= now.monotonic,
+                };
+                if is_gathered {
+                    self.set(LeaseWord::Alerted, 0);
+                }
                 self.set(LeaseWord::Unmet, 0);
                 self.set(LeaseWord::PacedUntil, now.monotonic.saturating_add(PACE));
+                is_gathered
             }
-            RowList::Kept => self.set(LeaseWord::UsedAt, now.monotonic),
+            RowList::Kept => {
+                self.set(LeaseWord::UsedAt, now.monotonic);
+                true
+            }
+        }
+    }
+
+    /// Notes that a row is left for when more have gathered.
+    pub(in crate::engine) fn leave(&self, now: Now) {
+        if self.get(LeaseWord::Alerted) == 0 {
+            self.set(LeaseWord::Alerted, now.monotonic.max(1));
         }
     }
 
     /// When to look at the rows that have something leased.
     fn at_kept(&self) -> u64 {
-        self.get(LeaseWord::UsedAt).saturating_add(KEPT_LOOKED_AT)
+        self.gathered_after(self.get(LeaseWord::UsedAt))
     }
 }
 
@@ -74,7 +98,10 @@ impl<'a> RuledShard<'a> {
     pub(in crate::engine) fn looks(&self) -> Looks<'a> {
         let first = self.limits.iter().find(|limit| limit.is_leased());
         let words = first.and_then(|limit| limit.lease_words(self.memory.lease_row()));
-        Looks(words.unwrap_or_default())
+        Looks {
+            words: words.unwrap_or_default(),
+            gathered_for: first.map_or(1, LimitRules::reports_gathered_for),
+        }
     }
 
     /// The rows that have the record of a lease.
@@ -88,6 +115,7 @@ impl<'a> RuledShard<'a> {
     pub(in crate::engine) fn list_all_rows(&self) {
         if self.memory.is_keyed() && self.set.has_lease_room {
             self.memory.row_list(RowList::Wanting).fill();
+            self.looks().set(LeaseWord::Alerted, 1);
             self.looks().set(LeaseWord::Unmet, 1);
         }
     }

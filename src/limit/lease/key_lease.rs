@@ -30,6 +30,13 @@ pub(crate) enum LeaseOutcome {
 /// Low water of a row that is not on the list of those to ask for: the next unit that is spent puts it there.
 const NOT_LISTED: u64 = u64::MAX;
 
+/// What keys have to say is gathered for one part in this many of a lease, so that many share a call of the store.
+const GATHERED_PART: u64 = 4;
+
+/// But for no shorter and no longer than this, in nanoseconds.
+const SHORTEST_GATHERING: u64 = 100_000_000;
+const LONGEST_GATHERING: u64 = 500_000_000;
+
 impl Leased {
     /// Whether each key has a limit of its own.
     pub(crate) fn is_by_key(&self) -> bool {
@@ -167,6 +174,18 @@ impl Leased {
         } else {
             next
         }
+    }
+
+    /// For how many nanoseconds what keys have to say is gathered.
+    pub(crate) fn reports_gathered_for(&self) -> u64 {
+        (self.length() / GATHERED_PART).clamp(SHORTEST_GATHERING, LONGEST_GATHERING)
+    }
+
+    /// Whether somebody waits for a request for a key, or soon will.
+    pub(crate) fn is_key_in_hurry(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        let get = |word| self.get(state, word);
+        let is_nearly_spent = get(LeaseWord::Alerted) != 0 && self.is_valid(state, now);
+        get(LeaseWord::Unmet) != 0 || get(LeaseWord::Draining) != 0 || is_nearly_spent
     }
 
     /// When the next request for a key is due, if none is unanswered and the host does not drain. `None` if nothing is
