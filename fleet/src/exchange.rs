@@ -7,6 +7,7 @@ use shmlimit::fleet::{Asked, Duty, LeaseRequest, NamedProblem, StoreProblem};
 
 use crate::backoff::Backoff;
 use crate::store::answer::StoreAnswer;
+use crate::store::calls::Call;
 use crate::store::error::StoreError;
 use crate::terms::{Kind, Terms, TermsError, difference};
 
@@ -28,6 +29,12 @@ impl Pipeline {
     #[must_use]
     pub fn requests(&self) -> &[(LeaseRequest, Terms)] {
         &self.requests
+    }
+
+    /// How many calls of a script a store is sent for them: one for each request, or for up to 64 keys of one partition.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        Call::all(&self.requests).len()
     }
 
     /// How long to wait at most before a store that did not answer is asked again: as long as a host with steady use

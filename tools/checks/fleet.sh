@@ -19,6 +19,9 @@ else
     describe "100 quiet hosts: a rate, and places that are held for long"
     step "${CARGO_TARGET_DIR:-target}/debug/examples/fleet_simulator" --hosts 100 --seconds 120 --quiet 5
     step "${CARGO_TARGET_DIR:-target}/debug/examples/fleet_simulator" --hosts 100 --seconds 300 --quiet 20 --hold 60
+    describe "2000 keys of 10 hosts, 2 times 20 s"
+    step "${CARGO_TARGET_DIR:-target}/debug/examples/fleet_simulator" --keys 2000 --hosts 10 --seconds 20 --requests 300 \
+        --seeds 2
 fi
 if ! has redis-server && ! has valkey-server; then
     skip "hosts, processes and a real store" "redis-server"

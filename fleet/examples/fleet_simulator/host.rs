@@ -5,12 +5,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use shmlimit::fleet::Duty;
-use shmlimit::{Declaration, LimitSet, OpenOptions, Outcome, Permit, Segment, VirtualClock};
+use shmlimit::{Declaration, LimitSet, OpenOptions, Outcome, Permit, RefusalReason, Segment, VirtualClock};
 use shmlimit_fleet::{Answers, Exchange, Pipeline};
 
 use crate::Failure;
 
 const PER_MILLION: u64 = 1_000_000;
+
+/// What became of a request for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    Admitted,
+    Pending,
+    Refused,
+}
 
 pub struct Host {
     segment: Segment,
@@ -122,6 +130,19 @@ impl Host {
         self.is_waiting = false;
         self.admitted += 1;
         Ok(1)
+    }
+
+    /// Lets a caller want one unit of a key. Returns whether it was admitted; if not, whether an answer of the store may
+    /// change that.
+    pub fn take_of(&mut self, key: u64) -> Result<Taken, Failure> {
+        let request = self.set.request().for_key(key.to_le_bytes())?;
+        let checked = request.check()?;
+        let is_pending = checked.reason() == Some(RefusalReason::LeasePending);
+        Ok(match checked.is_admitted() {
+            true => Taken::Admitted,
+            false if is_pending => Taken::Pending,
+            false => Taken::Refused,
+        })
     }
 
     /// The places that its callers hold.

@@ -9,13 +9,16 @@
 //! network that delays and loses messages ([`world`]) to the model of the store, which is tested against a real one
 //! elsewhere. With `--quiet`, hosts want a unit now and then of a limit that is hardly used, or with `--hold` a place for long, and
 //! none may be refused. Otherwise, during a run, a tenth of the hosts is cut off, some are suspended, and the store fails over; with
-//! `--outage`, no host reaches it for a while, and how long nothing was admitted afterwards is printed. What was
+//! `--outage`, no host reaches it for a while, and how long nothing was admitted afterwards is printed. With `--keys`,
+//! each key has a limit of its own ([`keys`]). What was
 //! admitted is checked against the declared limit, and compared with an allocator that knows everything at once
 //! ([`omniscient`]). A seed reproduces a run.
 
 mod host;
+mod keys;
 mod omniscient;
 mod report;
+mod schedule;
 mod world;
 
 use std::process::ExitCode;
@@ -24,6 +27,7 @@ use std::time::Instant;
 use clap::Parser;
 use shmlimit::declare::Outage;
 
+use keys::{KeysReport, KeysWorld};
 use report::Report;
 use world::World;
 
@@ -40,7 +44,7 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=20_000))]
     hosts: u64,
 
-    /// Units that are replenished in a second for each host
+    /// Units that are replenished in a second for each host; with --keys, of each key
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
     units: u64,
 
@@ -76,6 +80,14 @@ struct Options {
     #[arg(long, value_name = "N", requires = "quiet", conflicts_with = "window", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     hold: Option<u64>,
 
+    /// Have each of so many keys have a limit of its own, the first used twice as often as the second, and so on
+    #[arg(long, value_name = "N", conflicts_with_all = ["window", "outage", "quiet", "lose_writes"], value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    keys: Option<u64>,
+
+    /// With --keys: how many requests come to each host in a second
+    #[arg(long, value_name = "N", requires = "keys", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    requests: u64,
+
     /// Have nothing go wrong
     #[arg(long)]
     calm: bool,
@@ -97,6 +109,8 @@ struct Settings {
     policy: Outage,
     quiet: Option<u64>,
     hold: Option<u64>,
+    /// In a second, to each host.
+    requests: u64,
     is_calm: bool,
     lose_writes: bool,
 }
@@ -115,7 +129,8 @@ fn main() -> ExitCode {
 /// Returns whether all runs kept what is promised.
 fn run(options: &Options) -> Result<bool, Failure> {
     let mut is_kept = true;
-    println!("{}", Report::HEADINGS);
+    let headings = options.keys.map_or(Report::HEADINGS, |_| KeysReport::HEADINGS);
+    println!("{headings}");
     for seed in options.seed..options.seed.saturating_add(options.seeds) {
         let begun = Instant::now();
         let settings = Settings {
@@ -128,9 +143,16 @@ fn run(options: &Options) -> Result<bool, Failure> {
             policy: options.policy,
             quiet: options.quiet,
             hold: options.hold,
+            requests: options.requests,
             is_calm: options.calm || options.quiet.is_some(),
             lose_writes: options.lose_writes,
         };
+        if let Some(keys) = options.keys {
+            let report = KeysWorld::new(settings, keys)?.run()?;
+            println!("{report} {:>8.1}", begun.elapsed().as_secs_f64());
+            is_kept &= report.is_kept();
+            continue;
+        }
         let mut world = World::new(settings)?;
         world.run()?;
         let report = world.report()?;

@@ -1,7 +1,5 @@
 //! The course of time: hosts, the network, the store, and failures.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -15,19 +13,20 @@ use tempfile::TempDir;
 use crate::host::Host;
 use crate::omniscient::Omniscient;
 use crate::report::{Report, jain};
+use crate::schedule::Schedule;
 use crate::{Failure, Settings};
 
-const SECOND: u64 = 1_000_000;
+pub const SECOND: u64 = 1_000_000;
 /// Callers arrive in steps of this many microseconds.
 const STEP: u64 = 50_000;
-const LEASE: u64 = 2 * SECOND;
+pub const LEASE: u64 = 2 * SECOND;
 const MINUTE: u64 = 60 * SECOND;
 /// What part of a limit quiet hosts use, in percent.
 const QUIET_USE: u64 = 7;
 /// How long a host waits for an answer.
-const ANSWER_TIMEOUT: u64 = SECOND;
+pub const ANSWER_TIMEOUT: u64 = SECOND;
 /// The wall clock when a run begins: 2026-11-24.
-const START: u64 = 1_795_478_400 * SECOND;
+pub const START: u64 = 1_795_478_400 * SECOND;
 /// One host in this many wants a hundred times as much as the others.
 const HEAVY: u64 = 10;
 
@@ -52,6 +51,16 @@ enum Event {
     FailOver,
 }
 
+/// Where the segments of hosts are: in memory, if possible.
+pub fn directory() -> Result<TempDir, Failure> {
+    let memory = std::path::Path::new("/dev/shm");
+    Ok(if memory.is_dir() {
+        tempfile::tempdir_in(memory)?
+    } else {
+        tempfile::tempdir()?
+    })
+}
+
 pub struct World {
     settings: Settings,
     _directory: TempDir,
@@ -66,10 +75,7 @@ pub struct World {
     dark: [u64; 2],
     random: Rng,
     now: u64,
-    number: u64,
-    /// By instant, then in order of creation.
-    events: BinaryHeap<Reverse<(u64, u64)>>,
-    happenings: std::collections::HashMap<u64, Event>,
+    events: Schedule<Event>,
     omniscient: Omniscient,
     /// The limit itself, as if every unit passed through it: the admitted units that have not drained yet.
     level: f64,
@@ -85,12 +91,7 @@ pub struct World {
 impl World {
     pub fn new(settings: Settings) -> Result<Self, Failure> {
         let mut random = Rng::with_seed(settings.seed);
-        let memory = std::path::Path::new("/dev/shm");
-        let directory = if memory.is_dir() {
-            tempfile::tempdir_in(memory)?
-        } else {
-            tempfile::tempdir()?
-        };
+        let directory = directory()?;
         let limit = match settings.window {
             None if settings.hold.is_some() => Limit::concurrency("units", Self::burst(settings)),
             None if settings.quiet.is_some() => {
@@ -149,9 +150,7 @@ impl World {
             dark: [0; 2],
             random,
             now: START,
-            number: 0,
-            events: BinaryHeap::new(),
-            happenings: std::collections::HashMap::new(),
+            events: Schedule::new(),
             level: 0.0,
             drained_at: START,
             overshoot: 0.0,
@@ -205,21 +204,17 @@ impl World {
     }
 
     fn at(&mut self, instant: u64, event: Event) {
-        self.number += 1;
-        self.events.push(Reverse((instant, self.number)));
-        self.happenings.insert(self.number, event);
+        self.events.at(instant, event);
     }
 
     pub fn run(&mut self) -> Result<(), Failure> {
         let end = START + self.settings.seconds * SECOND;
-        while let Some(Reverse((instant, number))) = self.events.pop() {
+        while let Some((instant, event)) = self.events.pop() {
             if instant >= end {
                 break;
             }
             self.now = instant;
-            if let Some(event) = self.happenings.remove(&number) {
-                self.happen(event)?;
-            }
+            self.happen(event)?;
         }
         Ok(())
     }
@@ -367,8 +362,7 @@ impl World {
             return Ok(());
         }
         host.advance(START, self.now);
-        self.number += 1;
-        let number = self.number;
+        let number = self.events.next_number();
         if let Some(pipeline) = host.ask(number)? {
             self.at(self.now + ANSWER_TIMEOUT, Event::GiveUp(index, number));
             if !self.hosts[index].is_cut_off && !self.is_lost() {

@@ -29,7 +29,7 @@ impl Scripts {
 }
 
 /// One call of a script.
-pub(super) enum Call<'a> {
+pub(crate) enum Call<'a> {
     /// For a limit that all requests share.
     Lease {
         position: usize,
@@ -47,7 +47,7 @@ pub(super) enum Call<'a> {
 
 impl<'a> Call<'a> {
     /// Groups requests into as few calls as possible.
-    pub(super) fn all(requests: &'a [(LeaseRequest, Terms)]) -> Vec<Self> {
+    pub(crate) fn all(requests: &'a [(LeaseRequest, Terms)]) -> Vec<Self> {
         let mut calls = Vec::new();
         let mut open = HashMap::new();
         for (position, (request, terms)) in requests.iter().enumerate() {

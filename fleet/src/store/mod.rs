@@ -2,7 +2,7 @@
 
 pub mod address;
 pub mod answer;
-mod calls;
+pub(crate) mod calls;
 pub mod client;
 pub mod credentials;
 pub mod error;
