@@ -19,8 +19,10 @@ const PACE: u64 = 10_000_000;
 /// When to look at which rows of a shard. Hints, never journalled.
 pub(in crate::engine) struct Looks<'a> {
     words: &'a [AtomicU64],
-    /// What is not in a hurry is looked at once in this time, in nanoseconds.
+    /// What is not in a hurry is looked at once in this time, in nanoseconds,
     gathered_for: u64,
+    /// so long before its multiples: each segment at instants of its own, so that a fleet does not ask at the same ones.
+    ahead: u64,
 }
 
 impl Looks<'_> {
@@ -53,7 +55,8 @@ impl Looks<'_> {
     /// The next instant after another at which all shards look at what is not in a hurry. A call of the store takes
     /// keys of one partition only, and those of a single look are often of as many partitions.
     fn gathered_after(&self, instant: u64) -> u64 {
-        (instant / self.gathered_for + 1).saturating_mul(self.gathered_for)
+        let next = instant.saturating_add(self.ahead) / self.gathered_for + 1;
+        next.saturating_mul(self.gathered_for) - self.ahead
     }
 
     /// Notes that a list is looked at now. What comes to it from here on is looked at later. Returns whether all of it is
@@ -98,9 +101,11 @@ impl<'a> RuledShard<'a> {
     pub(in crate::engine) fn looks(&self) -> Looks<'a> {
         let first = self.limits.iter().find(|limit| limit.is_leased());
         let words = first.and_then(|limit| limit.lease_words(self.memory.lease_row()));
+        let gathered_for = first.map_or(1, LimitRules::reports_gathered_for);
         Looks {
             words: words.unwrap_or_default(),
-            gathered_for: first.map_or(1, LimitRules::reports_gathered_for),
+            gathered_for,
+            ahead: self.set.seed[0] % gathered_for,
         }
     }
 
