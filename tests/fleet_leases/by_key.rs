@@ -364,7 +364,7 @@ fn what_is_granted_and_not_collected_is_reported() {
     let mut waits = Box::pin(request.acquire_async(None));
     let look = &mut Context::from_waker(Waker::noop());
     assert!(waits.as_mut().poll(look).is_pending());
-    for _ in 0..20 {
+    for _ in 0..40 {
         host.ask();
         host.scene.pass(LEASE / 8);
     }
