@@ -166,7 +166,7 @@ fn install_for_keys(duty: &Duty, asked: &[Asked]) {
 }
 
 /// Whoever has duty looks at keys that have something to report after so long.
-const GATHERED: Duration = Duration::from_millis(250);
+const GATHERED: Duration = Duration::from_millis(600);
 
 fn has_duty(victim: &Victim) -> Duty {
     victim.fleet().try_take_duty().expect("works").expect("free")
