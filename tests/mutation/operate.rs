@@ -83,7 +83,7 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described:
     inspect(segment.snapshot());
 }
 
-/// Asks a store for whatever is due, which grants all but the first time.
+/// Asks a store for whatever is due. It grants everything, except to the first request.
 pub fn ask_store(segment: &Segment) {
     let duty = match segment.fleet().try_take_duty() {
         Ok(Some(duty)) => duty,

@@ -22,7 +22,7 @@ use crate::terms::Terms;
 /// How long sentinels may take to confirm the primary. It goes on as such if none of them does.
 const CONFIRMATION: Duration = Duration::from_millis(250);
 
-/// Within this time it shows that a server has closed a connection. An exchange takes that much longer then.
+/// If a server has closed an idle connection, the next exchange fails within this time, and is repeated on a new one.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// How many times a request to a cluster is resent, to another server or after a pause.

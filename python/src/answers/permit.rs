@@ -514,7 +514,7 @@ impl PermitMethods {
     ///
     /// Raises:
     ///     RequestError: The limit is not a budget.
-    ///     AlreadyReleased: The permit was already released: `debit` of its set counts while anything remains.
+    ///     AlreadyReleased: The permit was already released. Debit its set instead, which works while anything remains.
     fn debit(this: &Bound<'_, Self>, limit: &str, used: &Bound<'_, PyAny>) -> PyResult<bool> {
         let permit: &Permit = object::content(this)?;
         let handle = permit.permit.handle();

@@ -297,8 +297,8 @@ impl Duty {
     }
 }
 
-/// What the store knows a key by, of which all hosts compute `hash`. It differs from limit to limit, so that nobody who
-/// sees the names in the store can tell which keys are the same.
+/// The name of a key in the store, from the `hash` of the key that all hosts compute alike. A key has another name under
+/// each limit, so that the names do not tell which keys are the same.
 fn hash_for(limit: &str, hash: u128) -> u128 {
     let seed = SipHasher13::new().hash(limit.as_bytes());
     let hasher = SipHasher13::new_with_keys(seed.h1, seed.h2);

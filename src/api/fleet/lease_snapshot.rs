@@ -65,7 +65,7 @@ pub struct LeaseSnapshot {
     /// How long units are leased for, as declared or as it follows from the limit.
     #[serde(serialize_with = "crate::api::snapshot::as_seconds")]
     pub length: Duration,
-    /// How many hosts wanted something of the limit when the store last answered, this one included; 0 if it never has.
+    /// How many hosts, this one included, wanted units when the store last answered; 0 if it never has.
     pub hosts: u64,
     /// How long the store's answers have taken of late; `None` if it has never answered.
     #[serde(serialize_with = "crate::api::snapshot::as_seconds_if_any")]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use siphasher::sip::SipHasher13;
 
 use crate::engine::rules::limit_rules::LimitRules;
+use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{SetEngine, Shard};
 use crate::engine::terms::decision::Details;
@@ -15,8 +16,8 @@ use crate::shm::layout::row::{Row, RowReference};
 use crate::shm::lock::journal::Transaction;
 use crate::shm::wake::futex;
 
-/// How many rows are changed while the lock is held.
-const ROWS_A_LOCK: usize = 64;
+/// The most rows to look at, or to change, while the lock is held.
+pub(super) const ROWS_A_LOCK: u64 = 64;
 
 /// The position of a limit that hosts share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,26 +215,26 @@ impl SegmentEngine {
     }
 
     fn drain_shard(&self, shard: Shard<'_>, draining: bool) -> Result<(), Box<Error>> {
-        // New keys follow the record of the shard, so it comes first.
-        let rows = std::iter::once(None).chain((0..shard.memory.row_count()).map(Some));
-        let rows: Vec<Option<u64>> = if shard.set.is_keyed() {
-            rows.collect()
+        let mut locked = self.lock_leased(shard)?;
+        // Keys follow the record of the shard when they are made or looked at, so it comes first.
+        locked.drain_row(locked.shard.memory.lease_row(), draining)?;
+        locked.shard.list_all_rows();
+        let _ = locked.serve_every_queue();
+        drop(locked);
+        let rows = if shard.set.is_keyed() {
+            shard.memory.row_count()
         } else {
-            vec![None]
+            0
         };
-        for some in rows.chunks(ROWS_A_LOCK) {
+        let mut next = 0;
+        while next < rows {
             let mut locked = self.lock_leased(shard)?;
-            let shard = locked.shard;
-            for index in some {
-                let row = index.map_or(shard.memory.lease_row(), |index| shard.row(index));
-                for limit in &shard.limits {
-                    let mut transaction = shard.memory.journal().begin();
-                    limit.set_draining(row, &mut transaction, draining);
-                    shard.commit(&mut transaction)?;
-                }
+            let end = rows.min(next + ROWS_A_LOCK);
+            for index in next..end {
+                locked.drain_row(locked.shard.row(index), draining)?;
             }
-            shard.list_all_rows();
             let _ = locked.serve_every_queue();
+            next = end;
         }
         Ok(())
     }
@@ -296,6 +297,17 @@ impl SegmentEngine {
                 limit.copy_outage(shard.memory.lease_row(), &mut transaction, from);
                 shard.commit(&mut transaction)?;
             }
+        }
+        Ok(())
+    }
+}
+
+impl LockedShard<'_> {
+    fn drain_row(&self, row: Row<'_>, draining: bool) -> Result<(), Box<Error>> {
+        for limit in &self.shard.limits {
+            let mut transaction = self.shard.memory.journal().begin();
+            limit.set_draining(row, &mut transaction, draining);
+            self.shard.commit(&mut transaction)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Asking the store for what the [listed](crate::engine::shard::listed_keys) keys of a shard want.
 
-use crate::engine::fleet_lease::exchange::{AskedLease, LeasePlace};
+use crate::engine::fleet_lease::exchange::{AskedLease, LeasePlace, ROWS_A_LOCK};
 use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
@@ -9,9 +9,6 @@ use crate::error::Error;
 use crate::limit::LeaseOutcome;
 use crate::shm::layout::row::Row;
 use crate::shm::layout::row_list::RowList;
-
-/// The most rows to look at while the lock is held.
-const ROWS_A_LOCK: usize = 64;
 
 /// The most requests of one exchange with the store.
 const REQUESTS: usize = 4096;
@@ -42,7 +39,7 @@ impl SegmentEngine {
                     return Ok(());
                 }
                 // Nothing is allocated under the lock.
-                asked.reserve(ROWS_A_LOCK * shard.set.limits.len());
+                asked.reserve(ROWS_A_LOCK as usize * shard.set.limits.len());
                 let locked = self.lock_leased(shard)?;
                 let takes_all =
                     *takes_all.get_or_insert_with(|| locked.shard.looks().begin(list, locked.now));
@@ -91,13 +88,11 @@ impl LockedShard<'_> {
         let (shard, now) = (self.shard, self.now);
         let memory = shard.memory;
         let row = shard.row(index);
+        let of_shard = memory.lease_row();
         let mut is_kept = false;
-        for limit in shard.limits.iter().filter(|limit| limit.is_leased()) {
-            if row.is_absent() || row.is_unused() {
-                break;
-            }
+        let is_used = !row.is_absent() && !row.is_unused();
+        for limit in shard.limits.iter().filter(|limit| is_used && limit.is_leased()) {
             let mut transaction = memory.journal().begin();
-            let of_shard = memory.lease_row();
             limit.follow_draining(row, &mut transaction, of_shard);
             let ask = if limit.follow_outage(row, &mut transaction, of_shard, now) {
                 None

@@ -12,8 +12,7 @@ impl Leased {
     /// if units do not come back evenly.
     ///
     /// What was spent comes back from when it is reported. While one part of the burst comes back, hosts spend another,
-    /// so half of it is used from one answer to the next. And a lease that has nearly ended when it arrives is of little
-    /// use.
+    /// so half of it is used between two answers. A lease that has nearly ended when it arrives is of little use.
     pub(crate) fn usable_part(&self, round_trip: u64) -> Option<u64> {
         let by_burst = u128::from(self.replenished_in()?) * u128::from(WHOLE)
             / u128::from(self.between_answers(round_trip).saturating_mul(2).max(1));

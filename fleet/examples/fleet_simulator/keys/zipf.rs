@@ -1,5 +1,5 @@
-//! Which key a request is for: the most used one twice as often as the second, three times as often as the third, and
-//! so on.
+//! Which key a request is for, by Zipf's law: the first key is used twice as often as the second, three times as often
+//! as the third, and so on.
 
 use fastrand::Rng;
 
