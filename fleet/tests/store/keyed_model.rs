@@ -18,6 +18,7 @@ use shmlimit_fleet::{Grant, StoreAnswer, Terms};
 
 use crate::requests::{keyed, load_with_clock, request};
 use crate::scene::{Server, server_program};
+use crate::seen::Seen;
 
 const STEPS: usize = 400;
 const SEEDS: u64 = 12;
@@ -163,36 +164,6 @@ fn rules() -> Vec<LeasedRule> {
         calendar(4_000, Window::Week, 330, Weekday::Sunday),
         calendar(900, Window::Day, 0, Weekday::Monday),
     ]
-}
-
-/// How often each answer was seen: traces that never produce an answer do not test it.
-#[derive(Debug, Default)]
-struct Seen {
-    granted: usize,
-    refused: usize,
-    repeated: usize,
-    lapsed: usize,
-    quarantine: usize,
-    declared: usize,
-    stale: usize,
-    fell: usize,
-    gone: usize,
-}
-
-impl Seen {
-    fn note(&mut self, answer: &StoreAnswer, held: u64, is_repeat: bool) {
-        match answer {
-            StoreAnswer::Granted(grant) if !grant.reply.quarantine.is_zero() => self.quarantine += 1,
-            StoreAnswer::Granted(grant) if grant.kept < held => self.lapsed += 1,
-            StoreAnswer::Granted(_) if is_repeat => self.repeated += 1,
-            StoreAnswer::Granted(grant) if grant.reply.granted > 0 => self.granted += 1,
-            StoreAnswer::Granted(_) => self.refused += 1,
-            StoreAnswer::Declared { .. } => self.declared += 1,
-            StoreAnswer::Stale { .. } => self.stale += 1,
-            StoreAnswer::SpentFell { .. } => self.fell += 1,
-            _ => panic!("{answer:?}"),
-        }
-    }
 }
 
 /// A server with the script, and the model of it.

@@ -8,4 +8,5 @@ mod problems;
 mod requests;
 #[path = "../scene/mod.rs"]
 mod scene;
+mod seen;
 mod topologies;

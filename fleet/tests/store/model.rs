@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::requests::load_with_clock;
 use crate::scene::{Server, server_program};
+use crate::seen::Seen;
 use fastrand::Rng;
 use redis::Connection;
 use shmlimit::Window;
@@ -154,35 +155,6 @@ fn accounts(connection: &mut Connection, key: &str) -> (u64, u64) {
     let account = account.unwrap_or_default();
     let number = |index| account.split(' ').nth(index).and_then(|word| word.parse().ok());
     (number(4).unwrap_or(0), number(6).unwrap_or(0))
-}
-
-/// How often each answer was seen: traces that never produce an answer do not test it.
-#[derive(Debug, Default)]
-struct Seen {
-    granted: usize,
-    refused: usize,
-    repeated: usize,
-    lapsed: usize,
-    quarantine: usize,
-    declared: usize,
-    stale: usize,
-    fell: usize,
-}
-
-impl Seen {
-    fn note(&mut self, answer: &StoreAnswer, held: u64, is_repeat: bool) {
-        match answer {
-            StoreAnswer::Granted(grant) if !grant.reply.quarantine.is_zero() => self.quarantine += 1,
-            StoreAnswer::Granted(grant) if grant.kept < held => self.lapsed += 1,
-            StoreAnswer::Granted(_) if is_repeat => self.repeated += 1,
-            StoreAnswer::Granted(grant) if grant.reply.granted > 0 => self.granted += 1,
-            StoreAnswer::Granted(_) => self.refused += 1,
-            StoreAnswer::Declared { .. } => self.declared += 1,
-            StoreAnswer::Stale { .. } => self.stale += 1,
-            StoreAnswer::SpentFell { .. } => self.fell += 1,
-            _ => panic!("{answer:?}"),
-        }
-    }
 }
 
 /// Runs one trace. `is_rough` adds what an intact store never sees: other run ids, a clock that steps, other
