@@ -337,9 +337,10 @@ def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_ends(
     until(lambda: is_admitted(segment) and state_of(segment)["problem"] is None, "the store's answers")
     records = [record for record in caplog.records if record.name == "shmlimit"]
     assert {record.levelname for record in records} == {"WARNING"}
-    # A store that is slow to answer at first may count as out once more. Each outage has a line for its beginning and one
-    # for its end, however often the store was asked meanwhile.
-    assert len(records) % 2 == 0 and len(records) <= 2 * state_of(segment)["failures"] - 4
+    # A store that is slow to answer at first may count as out once more. Each outage has a line for its beginning and
+    # one for its end, however often the store was asked meanwhile.
+    assert len(records) % 2 == 0
+    assert len(records) <= 2 * state_of(segment)["failures"] - 4
     for begun, ended in zip(records[::2], records[1::2], strict=True):
         assert begun.getMessage().startswith(f"{segment.path}: no leases come from the store: ")
         assert "the store answers again" in ended.getMessage()
