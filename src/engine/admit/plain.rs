@@ -1,13 +1,13 @@
 //! The fast path: requests that only take from the states of plain limits, and need at most one hold.
 //!
 //! They are decided under the bare lock, with copies that stay in registers, because they leave no work for after the
-//! unlock. If anything is not plain, such as a lease that is nearly spent, a tier, credit or a queue of waiters, the request is left
-//! [undecided](Plain::Undecided). The general path then decides it; it charges by the same
+//! unlock. If anything is not plain, such as a lease that is nearly spent, a tier, credit or a queue of waiters, the
+//! request is left [undecided](Plain::Undecided). The general path then decides it; it charges by the same
 //! [loop](crate::engine::admit::charge) and comes to the same answer.
 //!
-//! Most requests ask for a single limit that is a plain backlog. They skip the loop and take about half as many
-//! instructions. Such a request nearly always changes a single word, with one store that either happens or does not, so
-//! there is nothing to journal and nothing to undo.
+//! Most requests ask for a single limit that is a plain backlog, or of which enough is leased. They skip the loop and
+//! take about half as many instructions. Such a request nearly always changes a single word, with one store that either
+//! happens or does not, so there is nothing to journal and nothing to undo.
 
 use std::sync::atomic::Ordering;
 
@@ -72,10 +72,6 @@ impl<'a> ShardAt<'a> {
         if !shard.has_no_waiters(row) || shard.throttled_for(row, now) != 0 {
             return Plain::Undecided;
         }
-        // Whoever leaves little of a lease has the process on duty to wake.
-        if !is_by_backlogs && !shard.at(now).has_ample_leases(row, costs) {
-            return Plain::Undecided;
-        }
         let is_pending = attempt == Attempt::First;
         decision.begin(
             shard.index(),
@@ -105,10 +101,9 @@ impl<'a> ShardAt<'a> {
         }
     }
 
-    /// Whether what is asked of limits that hosts share leaves enough of their leases.
+    /// Whether what is asked of the limits that hosts share leaves enough of their leases.
     #[inline(always)]
-    fn has_ample_leases(self, row: Row<'_>, costs: &Costs) -> bool {
-        let leased = LimitMask(costs.limits.0 & self.shard.rules.leased.0);
+    fn has_ample_leases(self, row: Row<'_>, leased: LimitMask, costs: &Costs) -> bool {
         leased.iter().all(|index| {
             let limit = self.shard.rules.limits.get(index);
             let cost = costs.amounts[index % MAX_LIMITS];
@@ -148,6 +143,29 @@ impl<'a> ShardAt<'a> {
         Taken::Admitted
     }
 
+    /// Takes from an ample lease, if only that limit is asked. That, too, changes a single word.
+    #[inline(always)]
+    fn take_lone_lease(self, index: usize, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
+        let cost = costs.amounts[index % MAX_LIMITS];
+        let limit = self.shard.rules.limits.get(index);
+        let Some((limit, (word, spent, mark))) =
+            limit.and_then(|limit| Some((limit, limit.take_amply(row, self.now, cost)?)))
+        else {
+            return Taken::Undecided;
+        };
+        let change = (cost > 0).then(|| LoneChange::begin(&self.shard.memory.control().journal));
+        // Counted first, as of a backlog.
+        self.count_charge(index, cost, limit.is_near(mark), 1);
+        self.count_admitted(row.into(), 1);
+        if let Some(change) = change {
+            change.change(word, spent);
+        }
+        let mut notes = decision.notes();
+        notes.note(Decided::charged(mark, cost));
+        notes.note_key(row, row.reference());
+        Taken::Admitted
+    }
+
     /// Takes from several backlogs.
     #[inline(never)]
     fn take_backlogs(self, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
@@ -164,6 +182,14 @@ impl<'a> ShardAt<'a> {
     /// Takes from limits with any rules, and takes a hold if anything has to be given back.
     #[inline(never)]
     fn take_by_rules(self, owner: u64, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Taken {
+        let leased = LimitMask(costs.limits.0 & self.shard.rules.leased.0);
+        if let Some(index) = leased.only().filter(|_| leased == costs.limits) {
+            return self.take_lone_lease(index, row, costs, decision);
+        }
+        // Whoever leaves little of a lease has the process on duty to wake.
+        if !self.has_ample_leases(row, leased, costs) {
+            return Taken::Undecided;
+        }
         let policy = |index: usize, cost, transaction: &mut Transaction<'_>| {
             let Some(limit) = self.shard.rules.limits.get(index) else {
                 return Charged::Refused;

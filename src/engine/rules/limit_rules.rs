@@ -373,6 +373,21 @@ impl LimitRules {
             .is_some_and(|leased| leased.is_ample(&state, now, cost))
     }
 
+    /// The word of the lease that changes if `cost` is taken, its next value and the mark that the limit is then left at,
+    /// if there is [ample](Self::has_ample_lease) left and nothing else changes.
+    #[inline]
+    pub(in crate::engine) fn take_amply<'a>(
+        &self,
+        row: Row<'a>,
+        now: Now,
+        cost: u64,
+    ) -> Option<(&'a AtomicU64, u64, Mark)> {
+        let leased = self.leased()?;
+        let words = self.state(row);
+        let (spent, mark) = leased.spent_amply(&StateWords::reading(words), now, cost)?;
+        Some((words.get(leased.spent_word())?, spent, mark))
+    }
+
     /// Whether a lease is in force.
     pub(in crate::engine) fn has_lease(&self, row: Row<'_>, now: Now) -> bool {
         let state = StateWords::reading(self.state(row));

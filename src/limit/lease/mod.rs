@@ -321,6 +321,29 @@ impl Leased {
         is_in_force && left > self.get(state, LeaseWord::LowWater)
     }
 
+    /// What the [spent units](LeaseWord::Spent) become with `cost`, and the mark that the limit is then left at, if the
+    /// lease is [ample](Self::is_ample) and no other word changes.
+    #[inline]
+    pub(crate) fn spent_amply(
+        &self,
+        state: &(impl State + ?Sized),
+        now: Now,
+        cost: u64,
+    ) -> Option<(u64, Mark)> {
+        let is_noted = cost <= self.get(state, LeaseWord::Largest);
+        if !is_noted || !self.is_ample(state, now, cost) {
+            return None;
+        }
+        let spent = self.get(state, LeaseWord::Spent).saturating_add(cost);
+        let left = self.get(state, LeaseWord::Allowance).saturating_sub(spent);
+        Some((spent, self.mark_of(state, now, Spendable::Units(left))))
+    }
+
+    /// The index of the word that counts what was spent, in the state.
+    pub(crate) fn spent_word(&self) -> usize {
+        self.local_words() + LeaseWord::Spent as usize
+    }
+
     /// The fast path: takes from a lease in force, as it nearly always is, and reads each word once. `None` if it is
     /// not that simple.
     #[inline]
