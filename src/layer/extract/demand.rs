@@ -76,6 +76,11 @@ use crate::headers::PolicyHeaders;
 /// # let _ = layer;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say what each request takes",
+    note = "wrap what every request takes in a demand, `Demand::new(request)?`, or write a closure, \
+            `|head: &Parts| -> Result<Option<Demand>, ExtractError>`"
+)]
 pub trait Extractor {
     /// What the request with this head demands; `None` if it is not limited.
     ///

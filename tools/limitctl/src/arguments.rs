@@ -1,11 +1,11 @@
 //! Arguments that verbs share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::OpenOptions;
+use shmlimit::{Declaration, OpenOptions};
 
 use crate::exit::{ExitCode, Failure};
 use crate::output;
@@ -58,6 +58,19 @@ pub struct SegmentPath {
     /// A file made by `limitctl create` or a program, or a directory with one per set. Symbolic links are not followed.
     #[arg(value_name = "SEGMENT")]
     pub path: PathBuf,
+}
+
+/// The declaration in `file`, which is for `segment`. Says so if the two look as if they were named the other way round.
+pub fn declaration_for(segment: &Path, file: &Path) -> Result<Declaration, Failure> {
+    Declaration::from_toml_file(file).map_err(|error| {
+        let mut failure = Failure::from(error);
+        if segment.extension().is_some_and(|extension| extension == "toml") {
+            let (segment, file) = (human::path(segment), human::path(file));
+            let hint = format!("; the segment is named before its declaration: `{file} {segment}`");
+            failure.message.push_str(&hint);
+        }
+        failure
+    })
 }
 
 /// How a verb prints what it found or did.

@@ -91,12 +91,10 @@ impl Report for Changes {
             human::quantity(self.changes.len() as u64, "value", "values")
         );
         for step in &self.changes {
-            let side = |value: &Option<String>| sanitise::line(value.as_deref().unwrap_or("nothing"));
             text.push_str(&format!(
-                "  {}: {} to {}\n",
+                "  {}: {}\n",
                 sanitise::line(&step.place),
-                side(&step.before),
-                style::paint(style::GOOD, side(&step.after))
+                step.in_words()
             ));
             if let Some(note) = &step.note {
                 text.push_str(&format!("    {}\n", sanitise::line(note)));
@@ -113,6 +111,20 @@ impl Step {
             before: change.in_segment().map(str::to_owned),
             after: change.declared().map(str::to_owned),
             note: change.note().map(str::to_owned),
+        }
+    }
+
+    fn in_words(&self) -> String {
+        let good = |text: String| style::paint(style::GOOD, text);
+        match (&self.before, &self.after) {
+            (Some(before), Some(after)) => {
+                format!("{} to {}", sanitise::line(before), good(sanitise::line(after)))
+            }
+            // A whole set, whose file is created.
+            (None, Some(after)) if after == "present" => good("new".to_owned()).to_string(),
+            (None, Some(after)) => format!("{} (was not declared)", good(sanitise::line(after))),
+            (Some(before), None) => format!("no longer declared (was {})", sanitise::line(before)),
+            (None, None) => "changed".to_owned(),
         }
     }
 }

@@ -144,7 +144,7 @@ fn create_and_apply_add_sets_and_leave_the_others_alone() {
     let planned = run(["apply", "--dry-run", segment, text(&config)])
         .ended(0)
         .stdout;
-    assert!(planned.contains("set \"mail\": nothing to present"), "{planned}");
+    assert!(planned.contains("set \"mail\": new\n"), "{planned}");
     assert_eq!(files_in(&scene.path), ["api", "tenants%2Fall"]);
     let applied = run(["apply", segment, text(&config)]).ended(0).stdout;
     assert_eq!(planned.replace("would change", "changed"), applied);

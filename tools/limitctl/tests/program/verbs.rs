@@ -499,6 +499,24 @@ fn wrong_arguments_end_with_64() {
         "limitctl: there is no set `nonsense`; the segment has api\n"
     );
     run(["reset", path, "api", "nonsense"]).ended(64);
+    let of_no_format = run(["export", path]).ended(64).stderr;
+    assert!(
+        of_no_format.contains("<--prometheus|--openmetrics>"),
+        "{of_no_format}"
+    );
+}
+
+#[test]
+fn a_declaration_before_its_segment_is_pointed_out() {
+    let directory = directory();
+    let path = create(directory.path());
+    let config = write(directory.path(), "limits.toml", DECLARATION);
+    let missing = directory.path().join("missing.limits");
+    for (verb, segment, code) in [("apply", text(&path), 69), ("create", text(&missing), 69)] {
+        let said = run([verb, &config, segment]).ended(code).stderr;
+        let right = format!("the segment is named before its declaration: `{segment} {config}`");
+        assert!(said.contains(&right), "{said}");
+    }
 }
 
 #[test]

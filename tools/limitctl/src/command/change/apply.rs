@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use shmlimit::Declaration;
 
-use crate::arguments::SegmentPath;
+use crate::arguments::{SegmentPath, declaration_for};
 use crate::change::Change;
 use crate::exit::{ExitCode, Failure};
 
@@ -33,7 +32,7 @@ pub struct Apply {
 
 impl Apply {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let asked = Declaration::from_toml_file(&self.declaration)?;
+        let asked = declaration_for(&self.segment.path, &self.declaration)?;
         self.change.carry_out(&self.segment.path, |_| Ok(asked))
     }
 }

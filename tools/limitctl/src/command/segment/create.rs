@@ -9,6 +9,7 @@ use shmlimit::snapshot::{SegmentMemory, SegmentReader};
 use shmlimit::{Declaration, DeclarationError, Limit, OpenOptions, SetDeclaration, Window};
 
 use super::declared::{for_all, segment_of};
+use crate::arguments::declaration_for;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::set_files::identity;
@@ -146,13 +147,13 @@ impl Create {
                 segment.as_deref(),
                 Declaration::new().add_set(self.simple_set(name)),
             ),
-            (None, segment, Some(file)) => (segment.as_deref(), from_file(file)?),
+            (None, Some(segment), Some(file)) => (Some(segment.as_path()), declaration_for(segment, file)?),
             // A single path is that of a declaration that says where its segment is to be.
             (None, Some(file), None) => match Declaration::from_toml_file(file) {
                 Err(DeclarationError::Unreadable { .. }) => return Err(nothing_declared(Some(file))),
                 declaration => (None, declaration?),
             },
-            (None, None, None) => return Err(nothing_declared(None)),
+            (None, None, _) => return Err(nothing_declared(None)),
         };
         let declaration = self.completed(declaration)?;
         let path = segment.or(declaration.segment().path());
@@ -171,7 +172,7 @@ impl Create {
     }
 
     fn create_one_of_all(&self, file: &Path) -> Result<(), Failure> {
-        let declaration = self.completed(from_file(file)?)?;
+        let declaration = self.completed(Declaration::from_toml_file(file)?)?;
         let path = segment_of(file, &declaration, self.segment.as_deref());
         if self.dry_run {
             return say_memory(&declaration, path.ok().as_deref(), Some(file));
@@ -275,10 +276,6 @@ fn say_memory(declaration: &Declaration, path: Option<&Path>, file: Option<&Path
         human::quantity(memory.sets.len() as u64, "set", "sets"),
         memory_text(&memory, participants),
     ))
-}
-
-fn from_file(file: &Path) -> Result<Declaration, Failure> {
-    Ok(Declaration::from_toml_file(file)?)
 }
 
 /// The failure where neither a file nor flags declare anything.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use shmlimit::snapshot::SegmentSnapshot;
 
 use super::file_output;
@@ -18,11 +18,12 @@ use crate::output;
 /// for it, and it needs no more than permission to read them. A segment that cannot be read does not keep the others
 /// from being exported; the exit code says that there was one.
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("format").required(true).args(["prometheus", "openmetrics"]))]
 pub struct Export {
     /// In the text format of Prometheus
     ///
     /// Which is also what `limitctl serve` answers at /metrics, and what the textfile collector of node exporter reads.
-    #[arg(long, required_unless_present = "openmetrics", conflicts_with = "openmetrics")]
+    #[arg(long)]
     prometheus: bool,
 
     /// In the text format of OpenMetrics
