@@ -64,6 +64,7 @@ impl Limit {
         Ok(LimitPlan {
             name: self.name.clone(),
             kind: self.kind,
+            unit: self.unit.clone().unwrap_or_else(|| "1".to_owned()),
             rule,
             terms,
             refunds: self.refunds(),

@@ -336,11 +336,11 @@ fn who_only_looks_goes_by_changes_made_since_it_began_to() {
         assert_eq!(seen.len(), 3);
         for key in seen {
             let limit = &key.limits[0];
-            assert_eq!((limit.burst, limit.remaining), (Some(capacity), capacity - 4));
+            assert_eq!((limit.capacity, limit.remaining), (Some(capacity), capacity - 4));
         }
         for snapshot in [reader.snapshot(), idle.snapshot()] {
             let set = &snapshot.expect("a copy").sets[0];
-            assert_eq!(set.limits[0].burst, Some(capacity));
+            assert_eq!(set.limits[0].capacity, Some(capacity));
             assert_eq!(set.metadata["name"], "later");
         }
     }

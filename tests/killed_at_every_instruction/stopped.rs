@@ -282,7 +282,7 @@ impl Rehearsal<'_> {
             .iter()
             .map(|limit| {
                 let is_rate = matches!(limit.kind, Kind::Rate | Kind::Calls);
-                let max = limit.burst.filter(|_| is_rate);
+                let max = limit.capacity.filter(|_| is_rate);
                 max.map_or(0, |max| {
                     let used = max.saturating_sub(limit.remaining);
                     used.saturating_sub(self.gate.admitted())
@@ -299,7 +299,7 @@ fn check_capacity(snapshot: &SegmentSnapshot) -> Result<(), String> {
         // By key, each has a capacity of its own; one that adapts may have held more a moment ago.
         let is_one_capacity = limit.kind == Kind::Concurrency && set.keys.is_none();
         let Some(max) = limit
-            .burst
+            .capacity
             .filter(|_| is_one_capacity && limit.name == "in_flight")
         else {
             continue;

@@ -41,7 +41,7 @@ fn assert_nothing_is_left(segment: &Segment) {
     assert!(snapshot.sets[0].holds.is_empty(), "{:?}", snapshot.sets[0].holds);
     assert_eq!(
         snapshot.sets[0].limits[0].remaining,
-        snapshot.sets[0].limits[0].burst.unwrap_or(0)
+        snapshot.sets[0].limits[0].capacity.unwrap_or(0)
     );
 }
 

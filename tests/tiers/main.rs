@@ -219,7 +219,7 @@ fn keys_are_shown_with_their_tiers_and_its_limits() {
             .key_snapshot("api", key.as_bytes())
             .expect("no error")
             .expect("a row");
-        (key.tier, key.tier_assigned, key.limits[0].burst)
+        (key.tier, key.tier_assigned, key.limits[0].capacity)
     };
     assert_eq!(show("rich"), (Some("gold".to_owned()), true, Some(100)));
     assert_eq!(show("poor"), (Some("free".to_owned()), false, Some(2)));

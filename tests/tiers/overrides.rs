@@ -558,7 +558,7 @@ fn keys_are_shown_with_the_capacities_of_their_own() {
     let limits: Vec<_> = shown
         .limits
         .iter()
-        .map(|limit| (limit.override_capacity, limit.burst))
+        .map(|limit| (limit.override_capacity, limit.capacity))
         .collect();
     assert_eq!(limits, [(Some(20), Some(20)), (None, Some(1))]);
 }

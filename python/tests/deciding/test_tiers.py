@@ -108,7 +108,7 @@ def test_keys_are_shown_with_their_tiers(tmp_path: Path) -> None:
     with sl.open(tmp_path / "limits") as segment:
         shown = segment.key_snapshot("api", "rich")
     assert shown is not None
-    assert (shown["tier"], shown["tier_assigned"], shown["limits"][0]["burst"]) == ("gold", True, 5)
+    assert (shown["tier"], shown["tier_assigned"], shown["limits"][0]["capacity"]) == ("gold", True, 5)
 
 
 def test_a_tier_that_there_is_not_is_an_error(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::amounts::{capacity, format_units};
 use super::key_label::KeyLabel;
 use super::{FileReader, Owners, SegmentReader, as_seconds, kernel_time};
 use crate::api::key::identify::identify;
@@ -63,8 +64,10 @@ pub struct KeyLimitSnapshot {
     pub name: String,
     /// How it is taken.
     pub kind: Kind,
-    /// The most that can be taken at once; `None` if unlimited.
-    pub burst: Option<u64>,
+    /// The size of a unit as it was [declared](crate::Limit::unit), such as `0.01`; `1` for whole amounts.
+    pub unit: String,
+    /// The most units that can be left: the burst, the places, or what a window has; `None` if unlimited.
+    pub capacity: Option<u64>,
     /// The key's [own capacity](crate::Key::override_capacity) in units; `None` if that of its tier is in force.
     pub override_capacity: Option<u64>,
     /// For an [adaptive](crate::Limit::adaptive) limit, its current capacity.
@@ -79,13 +82,21 @@ pub struct KeyLimitSnapshot {
     pub reset_after: Duration,
 }
 
+impl KeyLimitSnapshot {
+    /// A number of units as a decimal number in the terms of the declaration: `12.5` for 1,250 units of `0.01`.
+    pub fn format_units(&self, units: u64) -> String {
+        format_units(&self.unit, units)
+    }
+}
+
 impl KeySnapshot {
     /// A snapshot of `set` before any key was read.
     fn of_nothing(set: &SetEngine) -> Self {
         let limit = |limit: &LimitRules| KeyLimitSnapshot {
             name: set.limit_name(limit.index),
             kind: limit.kind,
-            burst: burst(limit),
+            unit: set.limit_unit(limit.index),
+            capacity: capacity(limit),
             override_capacity: None,
             found_capacity: None,
             remaining: 0,
@@ -149,18 +160,13 @@ impl KeySnapshot {
             let limit = limit.by_capacity(*own_capacity);
             let standing = limit.rule.standing(*mark);
             snapshot.override_capacity = own_capacity.map(NonZeroU64::get);
-            snapshot.burst = burst(&limit);
+            snapshot.capacity = capacity(&limit);
             snapshot.found_capacity = limit.rule.found_capacity(*mark);
             snapshot.remaining = standing.remaining;
             snapshot.of_dead = seen.of_dead.get(limit.index).copied().unwrap_or(0);
             snapshot.reset_after = Duration::from_nanos(standing.reset_after);
         }
     }
-}
-
-/// The most that can be taken at once; `None` if unlimited.
-fn burst(limit: &LimitRules) -> Option<u64> {
-    Some(limit.burst).filter(|max| *max != u64::MAX)
 }
 
 impl SegmentReader {

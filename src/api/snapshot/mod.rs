@@ -1,5 +1,6 @@
 //! A copy of everything in a segment, taken without a lock.
 
+mod amounts;
 mod counts;
 mod diagnosis;
 mod fleet_state;
@@ -34,6 +35,7 @@ use crate::shm::layout::records::{FORMAT, Header, WAIT_BUCKETS, is_poison};
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 use crate::sorting::map_of;
+use amounts::{capacity, format_units};
 use fleet_state::fleet_state;
 
 use counts::load;
@@ -191,8 +193,10 @@ pub struct LimitSnapshot {
     pub name: String,
     /// How it is taken.
     pub kind: Kind,
-    /// The most that can be taken at once; `None` if unlimited.
-    pub burst: Option<u64>,
+    /// The size of a unit as it was [declared](crate::Limit::unit), such as `0.01`; `1` for whole amounts.
+    pub unit: String,
+    /// The most units that can be left: the burst, the places, or what a window has; `None` if unlimited.
+    pub capacity: Option<u64>,
     /// For an [adaptive](crate::Limit::adaptive) limit, its current capacity.
     pub found_capacity: Option<u64>,
     /// Units that could be taken now.
@@ -208,6 +212,13 @@ pub struct LimitSnapshot {
     pub lease: Option<LeaseSnapshot>,
     /// The counters.
     pub counts: LimitCounts,
+}
+
+impl LimitSnapshot {
+    /// A number of units as a decimal number in the terms of the declaration: `12.5` for 1,250 units of `0.01`.
+    pub fn format_units(&self, units: u64) -> String {
+        format_units(&self.unit, units)
+    }
 }
 
 /// What a permit holds.
@@ -547,7 +558,8 @@ impl SetSnapshot {
         let limit = |limit: &LimitRules| LimitSnapshot {
             name: set.limit_name(limit.index),
             kind: limit.kind,
-            burst: Some(limit.burst).filter(|max| *max != u64::MAX),
+            unit: set.limit_unit(limit.index),
+            capacity: capacity(limit),
             found_capacity: limit.rule.found_capacity(Mark::default()),
             remaining: limit.rule.standing(Mark::default()).remaining,
             of_dead: 0,

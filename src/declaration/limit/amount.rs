@@ -202,7 +202,7 @@ impl Scale {
         decimals: 0,
     };
 
-    pub(in crate::declaration) fn parse(text: &str) -> Result<Self, InvalidAmount> {
+    pub(crate) fn parse(text: &str) -> Result<Self, InvalidAmount> {
         let Decimal { digits, decimals } = Decimal::parse(text).map_err(|_| InvalidAmount::NotAUnit)?;
         match u64::try_from(digits) {
             Ok(digits) if digits > 0 && decimals <= MAX_DECIMALS => Ok(Self { digits, decimals }),
@@ -270,7 +270,7 @@ impl Scale {
     }
 
     /// A number of units in natural units.
-    pub(in crate::declaration) fn format_units(&self, units: u64) -> String {
+    pub(crate) fn format_units(&self, units: u64) -> String {
         let mut product = Decimal {
             digits: u128::from(units) * u128::from(self.digits),
             decimals: self.decimals,

@@ -36,6 +36,7 @@ pub(crate) struct SetOutline {
 pub(crate) struct LimitOutline {
     pub(crate) name: String,
     pub(crate) kind: Kind,
+    pub(crate) unit: String,
 }
 
 impl SetOutline {
@@ -43,6 +44,7 @@ impl SetOutline {
         let limits = plan.limits.iter().map(|limit| LimitOutline {
             name: limit.name.clone(),
             kind: limit.kind,
+            unit: limit.unit.clone(),
         });
         Self {
             name: plan.name.clone(),
@@ -88,6 +90,13 @@ impl SetOutline {
         self.limits
             .get(index)
             .map_or_else(String::new, |limit| limit.name.clone())
+    }
+
+    /// The size of a limit's unit, as it was declared.
+    pub(crate) fn limit_unit(&self, index: usize) -> String {
+        self.limits
+            .get(index)
+            .map_or_else(String::new, |limit| limit.unit.clone())
     }
 
     /// The bit mask of all limits.

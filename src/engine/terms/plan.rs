@@ -97,6 +97,8 @@ pub(crate) struct CreditPlan {
 pub(crate) struct LimitPlan {
     pub(crate) name: String,
     pub(crate) kind: Kind,
+    /// The size of a unit as it was declared, for readers.
+    pub(crate) unit: String,
     pub(crate) rule: Rule,
     /// How another capacity for a key changes the rule; `None` if the capacity adapts, or is no bound.
     pub(crate) terms: Option<CapacityTerms>,

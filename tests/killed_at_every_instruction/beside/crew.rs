@@ -427,7 +427,7 @@ fn fill_up(post: &Post<'_>) {
                 Kind::Rate | Kind::Calls => UNITS,
                 _ => continue,
             };
-            let Some(max) = limit.burst else { continue };
+            let Some(max) = limit.capacity else { continue };
             let taken = max.saturating_sub(limit.remaining);
             let left = room.saturating_sub(taken);
             request.set_cost(limit.name.as_str(), left).expect("declared");

@@ -72,7 +72,7 @@ impl Survivor {
             .limits
             .iter()
             .find(|limit| limit.name == "in_flight");
-        let places = places.and_then(|limit| limit.burst);
+        let places = places.and_then(|limit| limit.capacity);
         let layout = Layout::of(&file);
         // What it takes is charged to the limit itself: a batch would be left of it.
         let cost = if layout.draws { BATCH } else { 1 };

@@ -152,6 +152,27 @@ const FAMILIES: &[Family] = &[
         write: evicted,
     },
     Family {
+        name: "shmlimit_limit_capacity",
+        kind: "gauge",
+        help: "The most that can be left of a limit, in the amounts of its declaration; none where each key has its own.",
+        write: |samples| {
+            of_whole_limits(samples, |limit| {
+                Some(limit.format_units(limit.found_capacity.or(limit.capacity)?))
+            });
+        },
+    },
+    Family {
+        name: "shmlimit_limit_remaining",
+        kind: "gauge",
+        help: "What is left of a limit, in the amounts of its declaration; none where each key has its own.",
+        write: |samples| {
+            of_whole_limits(samples, |limit| {
+                limit.capacity?;
+                Some(limit.format_units(limit.remaining))
+            });
+        },
+    },
+    Family {
         name: "shmlimit_near_limit_total",
         kind: "counter",
         help: "Requests that were admitted and left the limit near its capacity.",
@@ -214,6 +235,16 @@ const FAMILIES: &[Family] = &[
 fn leases(set: &SetSnapshot) -> impl Iterator<Item = (&str, &LeaseSnapshot)> {
     let shared = set.limits.iter();
     shared.filter_map(|limit| Some((limit.name.as_str(), limit.lease.as_ref()?)))
+}
+
+/// A figure of each limit that all requests share.
+fn of_whole_limits(samples: &mut Samples<'_>, figure: impl Fn(&LimitSnapshot) -> Option<String>) {
+    let set = samples.set;
+    for limit in set.limits.iter().filter(|_| set.keys.is_none()) {
+        if let Some(figure) = figure(limit) {
+            samples.add(&[("limit", &limit.name)], figure);
+        }
+    }
 }
 
 fn of_leases(samples: &mut Samples<'_>, figure: impl Fn(&LeaseSnapshot) -> f64) {

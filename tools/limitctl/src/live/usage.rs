@@ -1,7 +1,11 @@
 //! The state of a set and its limits, in the numbers that every view shows.
 
 use serde::Serialize;
+use shmlimit::declare::Kind;
 use shmlimit::snapshot::{LimitSnapshot, SetSnapshot};
+
+use crate::text::amounts::amount;
+use crate::text::human;
 
 /// How much of a limit is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -17,7 +21,7 @@ pub enum Usage {
 
 /// How much of a limit of a set is used.
 pub fn usage(set: &SetSnapshot, limit: &LimitSnapshot) -> Usage {
-    let Some(capacity) = limit.found_capacity.or(limit.burst) else {
+    let Some(capacity) = limit.found_capacity.or(limit.capacity) else {
         return Usage::Unlimited;
     };
     if set.keys.is_some() {
@@ -26,6 +30,21 @@ pub fn usage(set: &SetSnapshot, limit: &LimitSnapshot) -> Usage {
     Usage::Of {
         used: capacity.saturating_sub(limit.remaining),
         capacity,
+    }
+}
+
+/// The usage in words, of a budget with what is left of its window: what is spent says little without it.
+pub fn words(limit: &LimitSnapshot, usage: Usage) -> String {
+    match usage {
+        Usage::Of { used, capacity } => {
+            let mut words = format!("{} of {}", amount(limit, used), amount(limit, capacity));
+            if limit.kind == Kind::Budget && !limit.reset_after.is_zero() {
+                words.push_str(&format!(", {} left", human::duration(limit.reset_after)));
+            }
+            words
+        }
+        Usage::ByKey => "by key".to_owned(),
+        Usage::Unlimited => "unlimited".to_owned(),
     }
 }
 

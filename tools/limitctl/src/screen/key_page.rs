@@ -66,7 +66,7 @@ fn limit_line(screen: &Screen, limit: &KeyLimitSnapshot) -> Line<'static> {
     } else {
         Default::default()
     };
-    let bar = match limit.found_capacity.or(limit.burst) {
+    let bar = match limit.found_capacity.or(limit.capacity) {
         Some(capacity) if capacity > 0 => {
             let used = capacity.saturating_sub(limit.remaining);
             screen.signs.bar(used as f64 / capacity as f64, BAR)

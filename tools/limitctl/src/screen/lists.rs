@@ -9,7 +9,8 @@ use shmlimit::snapshot::{HoldSnapshot, KeyLabel, SetSnapshot, TicketSnapshot};
 
 use super::cells::{BAD, FAINT, SELECTED, pad, visible};
 use super::state::{List, Screen};
-use crate::text::human::{self, amounts, count};
+use crate::text::amounts::amounts;
+use crate::text::human::{self, count};
 use crate::text::{key, process, sanitise};
 
 /// Draws the chosen list of a set.
@@ -111,7 +112,11 @@ fn holders(screen: &Screen, set: &SetSnapshot) -> (String, Vec<Line<'static>>) {
             "{:>10}  {state:8}  {:>9}  {}",
             process(hold.owner_pid),
             human::duration(hold.held_for),
-            described(&amounts(&hold.amounts), hold.key.as_ref(), hold.label.as_deref()),
+            described(
+                &amounts(set, &hold.amounts),
+                hold.key.as_ref(),
+                hold.label.as_deref()
+            ),
         );
         Line::styled(text, style)
     };
@@ -130,7 +135,7 @@ fn queue(screen: &Screen, set: &SetSnapshot) -> (String, Vec<Line<'static>>) {
             "{:>10}  {state:8}  {:>9}  {}",
             process(ticket.owner_pid),
             human::duration(ticket.waiting_for),
-            described(&amounts(&ticket.costs), ticket.key.as_ref(), None),
+            described(&amounts(set, &ticket.costs), ticket.key.as_ref(), None),
         );
         Line::styled(text, style)
     };
@@ -160,7 +165,7 @@ impl Screen {
             self.has(&format!(
                 "{} {}",
                 process(hold.owner_pid),
-                described(&amounts(&hold.amounts), hold.key.as_ref(), label)
+                described(&amounts(set, &hold.amounts), hold.key.as_ref(), label)
             ))
         };
         let mut holds: Vec<_> = set.holds.iter().filter(is_shown).collect();
@@ -174,7 +179,7 @@ impl Screen {
             self.has(&format!(
                 "{} {}",
                 process(ticket.owner_pid),
-                described(&amounts(&ticket.costs), ticket.key.as_ref(), None)
+                described(&amounts(set, &ticket.costs), ticket.key.as_ref(), None)
             ))
         };
         set.tickets.iter().filter(is_shown).collect()

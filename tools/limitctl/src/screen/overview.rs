@@ -10,7 +10,7 @@ use super::cells::{BAD, FAINT, SELECTED, TITLE, WARNING, pad, visible};
 use super::signs::Signs;
 use super::state::Screen;
 use crate::live::activity::{Rates, SetActivity};
-use crate::live::usage::{self, Usage};
+use crate::live::usage;
 use crate::text::human::{self, count};
 use crate::text::sanitise;
 
@@ -98,11 +98,7 @@ pub fn limit_line(
     );
     let mut spans = vec![Span::raw(figures)];
     let usage = usage::usage(set, limit);
-    let words = match usage {
-        Usage::Of { used, capacity } => format!("{} of {}", count(used), count(capacity)),
-        Usage::ByKey => "by key".to_owned(),
-        Usage::Unlimited => "unlimited".to_owned(),
-    };
+    let words = usage::words(limit, usage);
     match usage.share() {
         Some(share) => {
             let style = if share >= 1.0 { WARNING } else { Default::default() };

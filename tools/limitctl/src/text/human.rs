@@ -1,6 +1,5 @@
 //! Human-readable numbers.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -64,10 +63,15 @@ pub fn bytes(count: u64) -> String {
 
 /// A number in groups of three digits.
 pub fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+    grouped(&number.to_string())
+}
+
+/// A decimal number, its whole part in groups of three digits.
+pub fn grouped(decimal: &str) -> String {
+    let whole = decimal.find('.').unwrap_or(decimal.len());
+    let mut text = String::with_capacity(decimal.len() + whole / 3);
+    for (index, digit) in decimal.chars().enumerate() {
+        if (1..whole).contains(&index) && (whole - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -88,15 +92,6 @@ pub fn as_text(path: &Path) -> PathBuf {
 /// A path, safe to print.
 pub fn path(path: &Path) -> String {
     super::sanitise::line(&path.to_string_lossy())
-}
-
-/// Amounts of limits on one line.
-pub fn amounts(amounts: &BTreeMap<String, u64>) -> String {
-    let amounts: Vec<String> = amounts
-        .iter()
-        .map(|(limit, amount)| super::sanitise::line(&format!("{limit} {}", count(*amount))))
-        .collect();
-    amounts.join(", ")
 }
 
 /// An instant, as the time since the Unix epoch.

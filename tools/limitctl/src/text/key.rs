@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use shmlimit::snapshot::{KeyLabel, KeyLimitSnapshot, KeysSnapshot};
 
+use super::amounts::amount_of_key;
 use super::human::{self, count};
 use super::table::Cell;
 use super::{sanitise, style};
@@ -74,10 +75,14 @@ pub fn occupancy(table: &KeysSnapshot) -> String {
 
 /// What is left of a limit, and how long until it is full.
 pub fn left(limit: &KeyLimitSnapshot) -> Cell {
-    let Some(max) = limit.found_capacity.or(limit.burst) else {
+    let Some(max) = limit.found_capacity.or(limit.capacity) else {
         return "unlimited".into();
     };
-    let mut text = format!("{} of {}", count(limit.remaining), count(max));
+    let mut text = format!(
+        "{} of {}",
+        amount_of_key(limit, limit.remaining),
+        amount_of_key(limit, max)
+    );
     if limit.override_capacity.is_some() {
         text.push_str(" of its own");
     }
@@ -85,7 +90,10 @@ pub fn left(limit: &KeyLimitSnapshot) -> Cell {
         text.push_str(" for now");
     }
     if limit.of_dead > 0 {
-        text.push_str(&format!(", {} of them of dead processes", count(limit.of_dead)));
+        text.push_str(&format!(
+            ", {} of them of dead processes",
+            amount_of_key(limit, limit.of_dead)
+        ));
     }
     if !limit.reset_after.is_zero() {
         text.push_str(&format!(", full in {}", human::duration(limit.reset_after)));

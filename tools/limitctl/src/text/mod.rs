@@ -1,5 +1,6 @@
 //! How things are shown to people.
 
+pub mod amounts;
 pub mod declared;
 pub mod facts;
 pub mod fleet;

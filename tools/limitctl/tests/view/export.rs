@@ -143,6 +143,8 @@ fn has_the_names_that_are_promised_and_promtool_finds_nothing_wrong() {
             "shmlimit_active_permits",
             "shmlimit_evicted_total",
             "shmlimit_lapsed_total",
+            "shmlimit_limit_capacity",
+            "shmlimit_limit_remaining",
             "shmlimit_near_limit_total",
             "shmlimit_permit_seconds",
             "shmlimit_queued",

@@ -1,6 +1,7 @@
 //! Showing a segment without changing it: by key, in a terminal, in a browser, line by line, and while processes die.
 
 mod access;
+mod amounts;
 mod death;
 mod export;
 mod keys;

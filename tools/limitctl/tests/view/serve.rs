@@ -265,6 +265,12 @@ fn listens_for_this_host_alone_unless_another_address_is_given() {
     run(["serve", "0"]).ended(64);
 }
 
+/// The page that a server shows first, as the browser has it, if the machine has one.
+pub fn first_page(server: &Server, directory: &Path) -> Option<String> {
+    let url = format!("http://{}/", server.address);
+    Some(document(browser()?, &directory.join("profile"), &url))
+}
+
 /// The browser, if the machine has one.
 fn browser() -> Option<&'static str> {
     let names = ["chromium", "chromium-browser", "google-chrome"];

@@ -13,8 +13,9 @@ use crate::output;
 use crate::reveal::Reveal;
 use crate::snapshot_with_bounds;
 use crate::state::{self, State};
+use crate::text::amounts::{amount, amounts};
 use crate::text::facts::Facts;
-use crate::text::human::{self, amounts, count, counted};
+use crate::text::human::{self, count, counted};
 use crate::text::table::{Cell, Table};
 use crate::text::{declared, fleet, key, process, sanitise, style};
 
@@ -226,7 +227,7 @@ impl Inspection {
                 false => alive_or_dead(hold.owner_alive, "alive"),
             })
             .right("HELD FOR", |hold| human::duration(hold.held_for))
-            .left("HOLDS", |hold| amounts(&hold.amounts))
+            .left("HOLDS", |hold| amounts(set, &hold.amounts))
             .left(key_heading(set), |hold| key::of(hold.key.as_ref()))
             .left(process::label_heading(&set.holds), process::label)
             .render(2)
@@ -246,7 +247,7 @@ impl Inspection {
                 )
             })
             .right("QUEUED FOR", |ticket| human::duration(ticket.waiting_for))
-            .left("ASKS FOR", |ticket| amounts(&ticket.costs))
+            .left("ASKS FOR", |ticket| amounts(set, &ticket.costs))
             .left(key_heading(set), |ticket| key::of(ticket.key.as_ref()))
             .render(2)
     }
@@ -393,7 +394,7 @@ fn limits(set: &SetSnapshot, declaration: &SetDeclaration) -> String {
             }
         })
         .right("ADMITTED", |(limit, _)| count(limit.counts.admitted))
-        .right("TAKEN", |(limit, _)| count(limit.counts.taken))
+        .right("TAKEN", |(limit, _)| amount(limit, limit.counts.taken))
         .right("REFUSED", |(limit, _)| count(limit.counts.refused))
         .left("ALSO", |(limit, _)| also(limit, is_keyed))
         .render(2)
@@ -429,23 +430,32 @@ fn remaining(is_keyed: bool, limit: &LimitSnapshot, declared: &Limit) -> Cell {
         // There is one answer per key.
         _ if is_keyed => "by key".into(),
         (_, 0) => Cell::styled("0", style::WARNING),
-        (_, remaining) => count(remaining).into(),
+        (_, remaining) => amount(limit, remaining).into(),
     }
 }
 
 fn also(limit: &LimitSnapshot, is_keyed: bool) -> String {
+    let counts = &limit.counts;
     let found = limit.found_capacity.filter(|_| !is_keyed).unwrap_or(0);
-    counted(&[
-        ("at once for now", found),
-        ("of dead processes", limit.of_dead),
-        ("settled", limit.counts.settled),
-        ("refunded", limit.counts.refunded),
-        ("overdraft", limit.counts.overdraft),
-        ("unsettled", limit.counts.unsettled),
-        ("reclaimed", limit.counts.reclaimed),
-        ("held at most", limit.counts.high_water),
-        ("near the limit", limit.counts.near),
-        ("would have been refused", limit.counts.would_refuse),
-        ("failed", limit.counts.failed),
-    ])
+    let units = |units: u64| amount(limit, units);
+    let figures = [
+        ("at once for now", found, units(found)),
+        ("of dead processes", limit.of_dead, units(limit.of_dead)),
+        ("settled", counts.settled, count(counts.settled)),
+        ("refunded", counts.refunded, units(counts.refunded)),
+        ("overdraft", counts.overdraft, units(counts.overdraft)),
+        ("unsettled", counts.unsettled, count(counts.unsettled)),
+        ("reclaimed", counts.reclaimed, units(counts.reclaimed)),
+        ("held at most", counts.high_water, units(counts.high_water)),
+        ("near the limit", counts.near, count(counts.near)),
+        (
+            "would have been refused",
+            counts.would_refuse,
+            count(counts.would_refuse),
+        ),
+        ("failed", counts.failed, count(counts.failed)),
+    ];
+    let figures = figures.iter().filter(|(_, number, _)| *number > 0);
+    let figures = figures.map(|(what, _, shown)| format!("{shown} {what}"));
+    figures.collect::<Vec<String>>().join(", ")
 }

@@ -142,7 +142,7 @@ impl Keys {
         });
         let is_limited = || {
             let mut limits = key.limits.iter();
-            limits.any(|limit| limit.burst.is_some() && limit.remaining == 0)
+            limits.any(|limit| limit.capacity.is_some() && limit.remaining == 0)
         };
         has_text && (!self.limited || is_limited())
     }

@@ -14,8 +14,9 @@ use shmlimit::{Error, Limit, RequestError, SetDeclaration};
 use crate::arguments::{Looking, Report};
 use crate::exit::{ExitCode, Failure};
 use crate::reveal::Reveal;
+use crate::text::amounts::declared_amounts;
 use crate::text::facts::Facts;
-use crate::text::human::{self, amounts, count};
+use crate::text::human::{self, count};
 use crate::text::table::Table;
 use crate::text::{declared, key, process, sanitise, style};
 
@@ -226,7 +227,9 @@ impl View {
             .right("PID", |((process, ..), ..)| process::cell(*process))
             .left("STATE", |(_, state, _)| state)
             .right("FOR", |((_, length, _), ..)| human::duration(*length))
-            .left("WHAT", |((.., what), ..)| amounts(what))
+            .left("WHAT", |((.., what), ..)| {
+                declared_amounts(self.declared.as_ref(), what)
+            })
             .left(process::label_heading(&self.holds), |(.., label)| label)
             .render(2)
     }

@@ -221,12 +221,13 @@ fn text(look: &Look, heading: &mut String) -> String {
 fn usages(set: &SetSnapshot) -> String {
     let mut parts: Vec<String> = Vec::new();
     for limit in &set.limits {
-        let name = sanitise::line(&limit.name);
-        match usage::usage(set, limit) {
-            Usage::Of { used, capacity } => {
-                parts.push(format!("{name} {} of {}", count(used), count(capacity)));
-            }
-            Usage::ByKey | Usage::Unlimited => {}
+        let usage = usage::usage(set, limit);
+        if let Usage::Of { .. } = usage {
+            parts.push(format!(
+                "{} {}",
+                sanitise::line(&limit.name),
+                usage::words(limit, usage)
+            ));
         }
     }
     if let Some(keys) = &set.keys {
