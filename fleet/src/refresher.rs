@@ -79,7 +79,8 @@ impl Shared {
 }
 
 /// A thread that asks the store for leases for a segment. Any number of processes may have one. One process of the
-/// host has duty at a time; when it ends or dies, another takes over.
+/// host has duty at a time; when it ends or dies, another takes over. A segment that is a directory is asked for by one
+/// thread with one connection, however many files it has: see [`Segment::fleet`].
 ///
 /// The thread stops when this is dropped, or with its process. A forked child has no such thread and must start its
 /// own; dropping what it inherited does nothing.
@@ -149,16 +150,17 @@ impl Refresher {
         observer: impl Fn(&StoreEvent<'_>) + Send + 'static,
     ) -> Result<Self, RefresherError> {
         let shared = Arc::<Shared>::default();
+        let fleet = segment.fleet();
+        let options = fleet.options()?.ok_or(RefresherError::NoStore)?;
         let mut work = Work {
-            fleet: segment.fleet(),
+            fleet,
             credentials,
             timeouts,
-            exchange: Exchange::new(segment.fleet().host() ^ u64::from(process::id())),
-            client: None,
+            stores: Vec::new(),
             outages: Outages::new(Box::new(observer)),
             shared: Arc::clone(&shared),
         };
-        work.look_for_store()?;
+        work.store(options.url())?;
         // Taken here, so that the caller's first request finds a process on duty, and waits for the store's answer.
         let duty = work.fleet.try_take_duty()?;
         // Signals are for the program's own threads. Blocking them before the thread starts keeps them away from it.
@@ -240,25 +242,38 @@ struct Work {
     fleet: Fleet,
     credentials: Credentials,
     timeouts: Timeouts,
-    exchange: Exchange,
-    client: Option<StoreClient>,
+    /// The stores that are asked: one, unless the files of a directory name several.
+    stores: Vec<Store>,
     outages: Outages,
     shared: Arc<Shared>,
 }
 
+/// A store, and the connection to it.
+struct Store {
+    url: String,
+    client: StoreClient,
+    exchange: Exchange,
+}
+
 impl Work {
-    /// Creates a client for the store that is now declared, unless it has one already.
-    fn look_for_store(&mut self) -> Result<(), RefresherError> {
-        let options = self.fleet.options()?.ok_or(RefresherError::NoStore)?;
-        let is_known = self
-            .client
-            .as_ref()
-            .is_some_and(|client| client.address().to_string() == options.url());
-        if !is_known {
-            let address = options.url().parse().map_err(StoreError::from)?;
-            self.client = Some(StoreClient::new(address, self.credentials.clone(), self.timeouts));
-        }
-        Ok(())
+    /// The store with this URL. One that is new takes the place of those that are not declared any more.
+    fn store(&mut self, url: &str) -> Result<&mut Store, RefresherError> {
+        let known = self.stores.iter().position(|store| store.url == url);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let address = url.parse().map_err(StoreError::from)?;
+                let declared = self.fleet.stores()?;
+                self.stores.retain(|store| declared.contains(&store.url));
+                self.stores.push(Store {
+                    url: url.to_owned(),
+                    client: StoreClient::new(address, self.credentials.clone(), self.timeouts),
+                    exchange: Exchange::new(self.fleet.host() ^ u64::from(process::id())),
+                });
+                self.stores.len() - 1
+            }
+        };
+        Ok(&mut self.stores[index])
     }
 
     fn run(&mut self, mut duty: Option<Duty>) {
@@ -311,43 +326,56 @@ impl Work {
         false
     }
 
-    /// Sends requests and puts the answers into force. Returns whether the store has denied access to all of them.
-    fn exchange(&mut self, duty: &Duty, asked: Vec<Asked>) -> bool {
-        // The segment is going away, cannot be read now, or has an address that this client does not understand: the
-        // requests stay, and are repeated.
-        if let Err(error) = self.look_for_store() {
-            if let RefresherError::Store(error) = error {
-                self.note(Some(error));
-            }
-            thread::sleep(SLICE);
-            return false;
+    /// Sends requests and puts the answers into force. Returns whether a store has denied access to all of its own.
+    fn exchange(&mut self, duty: &Duty, mut asked: Vec<Asked>) -> bool {
+        let (mut problem, mut is_denied) = (None, false);
+        while let Some(first) = asked.first() {
+            let url = first.store().to_owned();
+            let of_store;
+            (of_store, asked) = asked.into_iter().partition(|asked| asked.store() == url);
+            let (of_this, denies) = self.exchange_with(&url, duty, of_store);
+            problem = of_this.or(problem);
+            is_denied |= denies;
         }
-        let mut is_denied = false;
-        let (pipeline, mut problem) = self.exchange.pipeline(duty, asked);
-        if let Some(client) = self.client.as_mut().filter(|_| !pipeline.requests().is_empty()) {
-            duty.keep(client.longest_exchange(pipeline.requests()) + SLICE);
-            let answers = client.ask(pipeline.requests());
-            let counter = if answers.is_ok() {
-                &self.shared.round_trips
-            } else {
-                &self.shared.failures
-            };
-            counter.fetch_add(1, Ordering::Relaxed);
-            // A denial for some limits only does not keep the others from their leases.
-            is_denied = match &answers {
-                Ok(answers) => answers
-                    .iter()
-                    .all(|answer| answer.as_ref().is_err_and(StoreError::is_denial)),
-                Err(error) => error.is_denial(),
-            };
-            problem = self.exchange.settle(duty, &pipeline, answers).or(problem);
-        }
-        self.note(problem);
+        self.outages.note(problem.as_ref());
+        self.shared.note(problem);
         is_denied
     }
 
-    fn note(&mut self, problem: Option<StoreError>) {
-        self.outages.note(problem.as_ref());
-        self.shared.note(problem);
+    /// The same with one store. Returns what was wrong, too.
+    fn exchange_with(&mut self, url: &str, duty: &Duty, asked: Vec<Asked>) -> (Option<StoreError>, bool) {
+        let shared = Arc::clone(&self.shared);
+        let Store { client, exchange, .. } = match self.store(url) {
+            Ok(store) => store,
+            // The segment is going away, cannot be read now, or has an address that this client does not understand:
+            // the requests stay, and are repeated.
+            Err(error) => {
+                thread::sleep(SLICE);
+                return match error {
+                    RefresherError::Store(error) => (Some(error), false),
+                    _ => (None, false),
+                };
+            }
+        };
+        let (pipeline, problem) = exchange.pipeline(duty, asked);
+        if pipeline.requests().is_empty() {
+            return (problem, false);
+        }
+        duty.keep(client.longest_exchange(pipeline.requests()) + SLICE);
+        let answers = client.ask(pipeline.requests());
+        let counter = if answers.is_ok() {
+            &shared.round_trips
+        } else {
+            &shared.failures
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        // A denial for some limits only does not keep the others from their leases.
+        let is_denied = match &answers {
+            Ok(answers) => answers
+                .iter()
+                .all(|answer| answer.as_ref().is_err_and(StoreError::is_denial)),
+            Err(error) => error.is_denial(),
+        };
+        (exchange.settle(duty, &pipeline, answers).or(problem), is_denied)
     }
 }

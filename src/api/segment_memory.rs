@@ -190,11 +190,11 @@ impl Declaration {
     /// The errors of [`memory`](Self::memory), and those of [`Segment::create`](crate::Segment::create) for a path that
     /// no segment can be at, or a declaration that a directory cannot have.
     pub fn memory_at(&self, path: impl AsRef<Path>) -> Result<SegmentMemory, Error> {
-        let Some(directory) = named_directory(path.as_ref())? else {
+        if named_directory(path.as_ref())?.is_none() {
             return Ok(self.memory()?);
-        };
+        }
         self.validate()?;
-        self.check_for_directory(&directory)?;
+        self.check_for_directory()?;
         let mut all = SegmentMemory::default();
         for set in self.sets() {
             all = all.and(self.in_directory(set.name()).memory()?);

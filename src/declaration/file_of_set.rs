@@ -8,16 +8,7 @@ use crate::shm::file::set_directory::{file_name, named_directory};
 
 impl Declaration {
     /// Checks that this can be in a directory: a single file could have more.
-    pub(crate) fn check_for_directory(&self, directory: &Path) -> Result<(), DeclarationError> {
-        if self.fleet.is_some() {
-            return Err(DeclarationError::Value {
-                place: "segment / path".to_owned(),
-                given: format!("{directory:?}"),
-                problem: "is a directory, and sets of a fleet are in one file: give this segment the path of a file, and \
-                          put sets of this host alone into another segment"
-                    .to_owned(),
-            });
-        }
+    pub(crate) fn check_for_directory(&self) -> Result<(), DeclarationError> {
         let Some(checkpoint) = self.segment.checkpoint() else {
             return Ok(());
         };
@@ -33,31 +24,31 @@ impl Declaration {
         }
     }
 
-    /// The declaration of the file that one set has in a directory.
+    /// The declaration of the file that one set has in a directory. Only files of sets that hosts share have room for
+    /// leases: otherwise the first such set would change the declaration of every other file.
     pub(crate) fn in_directory(&self, set: &str) -> Self {
         let mut alone = self.only(set);
+        let mut limits = alone.sets.iter().flat_map(|set| &set.limits);
+        if limits.all(|limit| limit.fleet.is_none()) {
+            alone.fleet = None;
+        }
         alone.segment.checkpoint = alone.segment.checkpoint.map(|it| it.in_directory(set));
         alone
     }
 
     /// Checks that the file with this declaration, in a directory, has the set that it is named after, and no other.
     pub(crate) fn ensure_of_file(&self, path: &Path) -> Result<(), Error> {
-        let why = if self.fleet.is_some() {
-            "it has limits of a fleet, which cannot be in a directory with a file for each set: move it out"
-                .to_owned()
-        } else {
-            let names: Vec<&str> = self.sets.iter().map(|set| set.name.as_str()).collect();
-            match names[..] {
-                [name] if path.file_name() == Some(file_name(name).as_ref()) => return Ok(()),
-                [name] => format!(
-                    "it has the set `{name}`, whose file in this directory is called {}: rename it, or move it out",
-                    file_name(name)
-                ),
-                _ => format!(
-                    "it has {} sets, and each file in this directory has one: move it out",
-                    names.len()
-                ),
-            }
+        let names: Vec<&str> = self.sets.iter().map(|set| set.name.as_str()).collect();
+        let why = match names[..] {
+            [name] if path.file_name() == Some(file_name(name).as_ref()) => return Ok(()),
+            [name] => format!(
+                "it has the set `{name}`, whose file in this directory is called {}: rename it, or move it out",
+                file_name(name)
+            ),
+            _ => format!(
+                "it has {} sets, and each file in this directory has one: move it out",
+                names.len()
+            ),
         };
         Err(Error::Open(OpenError::Misplaced {
             path: path.to_owned(),
@@ -73,6 +64,8 @@ impl Declaration {
                 None => joined = Some(file.clone()),
                 Some(joined) => {
                     joined.sets.extend(file.sets.iter().cloned());
+                    // Files may name different stores while another is being declared. A declaration has one.
+                    joined.fleet = joined.fleet.take().or_else(|| file.fleet.clone());
                     let (ours, theirs) = (&mut joined.segment, &file.segment);
                     ours.mode = shared(ours.mode, theirs.mode);
                     ours.participants = shared(ours.participants, theirs.participants);

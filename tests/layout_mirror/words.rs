@@ -32,11 +32,12 @@ pub mod header {
     pub const PID_NAMESPACE: usize = 23;
     pub const TIME_NAMESPACE: usize = 24;
     pub const RETIRED: usize = 29;
+    pub const DIRECTORY_NUMBER: usize = 30;
 
     /// What its checksum covers, behind which that lies.
     pub const CHECKED: std::ops::Range<usize> = FORMAT..CHECKSUM;
     /// What processes change while they use the segment, or start it cold.
-    pub const CHANGING: std::ops::Range<usize> = BOOT_ID..RETIRED + 1;
+    pub const CHANGING: std::ops::Range<usize> = BOOT_ID..DIRECTORY_NUMBER + 1;
 
     /// The record, and its page: the rest is room for later.
     pub const RECORD: usize = 64;

@@ -144,9 +144,6 @@ def test_what_is_no_directory_or_needs_a_file_says_so(path, segment_path):
     sl.open(segment_path, calls("chat", 3))
     with pytest.raises(sl.SegmentError, match="is that of a directory"):
         sl.open(f"{segment_path}/", calls("chat", 3))
-    with pytest.raises(sl.DeclarationError, match="sets of a fleet are in one file"):
-        sl.open(path, calls("chat", 3), fleet="redis://localhost")
-    assert not path.exists()
     sl.open(path, calls("chat", 3))
     os.rename(path / "chat", path / "other")
     with pytest.raises(sl.InvalidSegment, match="rename it"):

@@ -325,6 +325,43 @@ def test_hosts_share_a_limit_while_workers_and_the_store_are_killed(tmp_path: Pa
 
 
 @needs_server
+def test_a_directory_is_one_host_to_the_store(tmp_path: Path, store: Store) -> None:
+    def of(name: str) -> sl.LimitSet:
+        shared = {"key": f"org/{name}", "lease": "1s"}
+        return sl.LimitSet(name, [sl.Rate("tokens", 1000, "24h", algorithm="fixed_window", fleet=shared)])
+
+    path = tmp_path / "app.limits.d"
+    names = ["chat", "mail", "search"]
+    segment = sl.open(f"{path}/", [of(name) for name in names], fleet=store.url, version=1)
+    for name in names:
+        assert segment[name].try_acquire({"tokens": 1})
+    with commands_of(store) as ask:
+        assert ask("CLIENT LIST").count("fd=") == 2, "its own, and that of the test"
+    # A worker of the next release declares one more, and this one goes on.
+    both = sl.open(f"{path}/", [of(name) for name in [*names, "images"]], fleet=store.url, version=1)
+    assert both["images"].try_acquire({"tokens": 1})
+    assert segment["chat"].try_acquire({"tokens": 1})
+    both.close()
+    segment.close()
+
+
+@contextlib.contextmanager
+def commands_of(store: Store) -> Iterator[Callable[[str], str]]:
+    """Sends commands to a store."""
+    with (
+        socket.create_connection(("127.0.0.1", store.port), timeout=60) as connection,
+        connection.makefile("rb") as lines,
+    ):
+
+        def ask(command: str) -> str:
+            connection.sendall(command.encode() + b"\r\n")
+            length = int(lines.readline()[1:])
+            return lines.read(length + 2).decode()
+
+        yield ask
+
+
+@needs_server
 def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_ends(
     tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,20 +8,50 @@ use super::store_problem::StoreProblem;
 use crate::choices::Outage;
 use crate::limit::LeaseState;
 
-/// A copy of what a segment knows about its fleet.
+/// A copy of what a segment knows about its fleet. Of a [directory](crate::Segment#a-file-for-each-set), this is of all its
+/// files together, and each [set](crate::snapshot::SetSnapshot::fleet) has that of its file.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct FleetSnapshot {
-    /// Where the store is.
+    /// Where the store is; of several files, according to the first.
     pub url: String,
     /// The declared name of this host, if any.
     pub host_name: Option<String>,
-    /// The number by which the store knows this host: random, and new after each cold start.
+    /// The number by which the store knows this host: random, and new after each cold start. Of a directory, its lower
+    /// 32 bits are zero; see [`Fleet::host`](super::Fleet::host).
     pub host: u64,
-    /// The process that asks the store; `None` if none does.
+    /// The process that asks the store; `None` if none does. Of several files, `None` or a dead process if that is so for
+    /// one of them.
     pub duty: Option<DutySnapshot>,
-    /// How many times a process took duty over from one that had died with it or kept it for too long.
+    /// How many times a process took duty over from one that had died with it or kept it for too long; of several files,
+    /// the most.
     pub takeovers: u64,
+    /// What the numbers of all files of the directory have in common; zero for a file by itself.
+    #[serde(skip)]
+    pub(in crate::api) directory_number: u64,
+}
+
+impl FleetSnapshot {
+    /// Of a file of a directory: what all files of it have in common.
+    pub(in crate::api) fn of_directory(mut self) -> Self {
+        if self.directory_number != 0 {
+            self.host = self.directory_number;
+        }
+        self
+    }
+
+    /// What two files of a directory know.
+    pub(in crate::api) fn and(mut self, other: Self) -> Self {
+        self.takeovers = self.takeovers.max(other.takeovers);
+        if self.is_asking() && !other.is_asking() {
+            self.duty = other.duty;
+        }
+        self
+    }
+
+    fn is_asking(&self) -> bool {
+        self.duty.as_ref().is_some_and(|duty| duty.alive)
+    }
 }
 
 /// The process that asks the store for leases.

@@ -25,7 +25,7 @@ impl OpenOptions {
             let why = "it cannot have a checkpoint: declare none, or give the segment a path";
             return Err(needs_a_path(Path::new(NAME), why));
         }
-        let (file, path) = with_blueprint(declaration, create_anonymous)?;
+        let (file, path) = with_blueprint(declaration, false, create_anonymous)?;
         self.open_opened(file, &path, None).map(Segment::of)
     }
 }

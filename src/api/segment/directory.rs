@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::definitions::bring_into_force::cannot_apply;
 use super::mismatch::Mismatch;
@@ -20,6 +21,9 @@ use crate::shm::file::set_directory::{
     ensure_directory, ensure_trusted, file_of, files, remove_if_empty, set_of,
 };
 use crate::shm::process::fork_identity::ProcessMutex;
+use crate::shm::time::clock::boot_nanos;
+use crate::sorting::sort_by;
+use crate::units::NANOS_PER_SECOND;
 
 /// The state shared by the handles of a directory.
 #[derive(Debug)]
@@ -30,6 +34,8 @@ pub(super) struct SegmentDirectory {
     others: Vec<Arc<SharedSegment>>,
     /// Sets that it was not opened with, and that were asked for later.
     found: ProcessMutex<Vec<Arc<SharedSegment>>>,
+    /// Of a directory that was opened without a declaration: the files that came after that.
+    newcomers: Option<ProcessMutex<Newcomers>>,
     declaration: Declaration,
     mismatches: Vec<Mismatch>,
 }
@@ -49,7 +55,9 @@ impl OpenOptions {
                 Err(error) => return Err(error),
             }
         }
-        self.directory_of(path, opened)
+        let mut directory = self.directory_of(path, opened)?;
+        directory.newcomers = Some(ProcessMutex::default());
+        Ok(directory)
     }
 
     /// Creates every declared set, none of which may exist.
@@ -63,9 +71,10 @@ impl OpenOptions {
         for set in declaration.sets() {
             ensure_free(&file_of(path, set.name()))?;
         }
+        let options = self.for_directory();
         let opened = declaration.sets().iter().map(|set| {
             let file = file_of(path, set.name());
-            self.create_and_open_file(&file, &declaration.in_directory(set.name()))
+            options.create_and_open_file(&file, &declaration.in_directory(set.name()))
         });
         self.directory_of(path, opened.collect::<Result<_, _>>()?)
     }
@@ -77,11 +86,12 @@ impl OpenOptions {
         declaration: &Declaration,
     ) -> Result<SegmentDirectory, Error> {
         let mut attempts = 1..OPENING_ATTEMPTS;
+        let options = self.for_directory();
         loop {
             self.prepare(path, declaration)?;
             let opened = declaration.sets().iter().map(|set| {
                 let file = file_of(path, set.name());
-                self.open_or_create_file(&file, &declaration.in_directory(set.name()))
+                options.open_or_create_file(&file, &declaration.in_directory(set.name()))
             });
             match opened.collect::<Result<_, _>>() {
                 Ok(opened) => return self.directory_of(path, opened),
@@ -92,9 +102,16 @@ impl OpenOptions {
         }
     }
 
+    fn for_directory(&self) -> Self {
+        Self {
+            is_for_directory: true,
+            ..self.clone()
+        }
+    }
+
     /// Makes the directory ready for the files of these sets.
     fn prepare(&self, path: &Path, declaration: &Declaration) -> Result<(), Error> {
-        declaration.check_for_directory(path)?;
+        declaration.check_for_directory()?;
         let mode = declaration.segment().mode();
         ensure_directory(path, mode, self.trust_any_owner)?;
         if let Some(checkpoint) = declaration.segment().checkpoint() {
@@ -159,10 +176,11 @@ impl SegmentDirectory {
         let mismatches = all().flat_map(|file| file.mismatches.iter().cloned()).collect();
         let directory = Self {
             path: path.to_owned(),
-            options: options.clone(),
+            options: options.for_directory(),
             first,
             others,
             found: ProcessMutex::default(),
+            newcomers: None,
             declaration,
             mismatches,
         };
@@ -247,7 +265,7 @@ impl SegmentDirectory {
 
     /// See [`Segment::apply`](super::Segment::apply).
     pub(super) fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
-        declaration.check_for_directory(&self.path)?;
+        declaration.check_for_directory()?;
         let mut refused = Vec::new();
         let mut steps = Vec::new();
         for set in declaration.sets() {
@@ -305,7 +323,75 @@ impl SegmentDirectory {
         let first = current(&self.first);
         let others = self.others.iter().map(&mut current).collect();
         let found = self.found().iter().map(&mut current).collect();
-        is_another.then(|| Self::new(&self.path, &self.options, first, others, found))
+        is_another.then(|| Self {
+            newcomers: self.newcomers.as_ref().map(|_| ProcessMutex::default()),
+            ..Self::new(&self.path, &self.options, first, others, found)
+        })
+    }
+}
+
+impl SegmentDirectory {
+    /// Every file that leases are asked for, in the order of the paths: those that are open, in place of removed ones
+    /// what is at their paths now, and those that have come since a process opened everything there is.
+    pub(in crate::api) fn current_files(&self) -> Vec<Arc<SharedSegment>> {
+        let mut files: Vec<_> = self.files().iter().filter_map(current).collect();
+        if let Some(Ok(mut newcomers)) = self.newcomers.as_ref().map(ProcessMutex::lock) {
+            newcomers.look(self, &files);
+            files.extend(newcomers.files.iter().cloned());
+        }
+        sort_by(&mut files, |one, other| one.engine.path() < other.engine.path());
+        files
+    }
+}
+
+/// The file, or what is at its path now if it was removed.
+fn current(file: &Arc<SharedSegment>) -> Option<Arc<SharedSegment>> {
+    file.engine.look_for_removal_if_due();
+    match file.engine.removal() {
+        None => Some(Arc::clone(file)),
+        Some(_) => file.successor(),
+    }
+}
+
+/// Files that came after a directory was opened.
+#[derive(Clone, Debug, Default)]
+struct Newcomers {
+    files: Vec<Arc<SharedSegment>>,
+    /// When the directory was last listed, on the boot-time clock.
+    listed_at: u64,
+    /// When it had been modified by then.
+    modified: Option<SystemTime>,
+}
+
+impl Newcomers {
+    /// How often a directory is looked at, in nanoseconds.
+    const PAUSE: u64 = NANOS_PER_SECOND;
+
+    /// Opens files that are in the directory and not among the known. One that cannot be opened is left out.
+    fn look(&mut self, directory: &SegmentDirectory, known: &[Arc<SharedSegment>]) {
+        self.files = self.files.iter().filter_map(current).collect();
+        let now = boot_nanos();
+        if now < self.listed_at.saturating_add(Self::PAUSE) {
+            return;
+        }
+        self.listed_at = now;
+        let modified = directory
+            .path
+            .metadata()
+            .and_then(|metadata| metadata.modified())
+            .ok();
+        // The time of a modification is coarse: another may have followed within the same tick.
+        let is_old = modified.is_some_and(|modified| modified.elapsed().is_ok_and(|age| age.as_secs() > 2));
+        if is_old && modified == self.modified {
+            return;
+        }
+        self.modified = modified;
+        for path in files(&directory.path).unwrap_or_default() {
+            let is_known = |file: &Arc<SharedSegment>| file.engine.path() == path;
+            if !known.iter().chain(&self.files).any(is_known) {
+                self.files.extend(directory.options.open_file_of_set(&path).ok());
+            }
+        }
     }
 }
 

@@ -88,7 +88,8 @@ use shared_segment::SharedSegment;
 /// - A set that no process declares any more keeps its file until that is [removed](OpenOptions::remove).
 /// - A handle has the sets that it was opened with. [`set`](Self::set) opens any other that is there.
 /// - Sets are opened, created, changed and removed one after the other, not in one step.
-/// - Limits of a [fleet](Declaration::fleet_url) cannot be in a directory.
+/// - The directory is one host to the store of a [fleet](Declaration::fleet_url): see [`fleet`](Self::fleet). The file
+///   of a set has room for leases if it was created with a limit that hosts share.
 #[derive(Clone)]
 pub struct Segment {
     form: Form,
@@ -220,8 +221,21 @@ impl Segment {
         }
     }
 
+    /// Whether each set has a file of its own.
+    pub(super) fn is_directory(&self) -> bool {
+        matches!(self.form, Form::Directory(_))
+    }
+
+    /// Every file that leases are asked for.
+    pub(super) fn current_files(&self) -> Vec<Arc<SharedSegment>> {
+        match &self.form {
+            Form::File(file) => vec![Arc::clone(file)],
+            Form::Directory(directory) => directory.current_files(),
+        }
+    }
+
     /// Every file that this handle has open.
-    fn files(&self) -> Vec<Arc<SharedSegment>> {
+    pub(super) fn files(&self) -> Vec<Arc<SharedSegment>> {
         match &self.form {
             Form::File(file) => vec![Arc::clone(file)],
             Form::Directory(directory) => directory.files(),

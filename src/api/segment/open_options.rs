@@ -29,6 +29,8 @@ pub struct OpenOptions {
     pub(super) on_mismatch: OnMismatch,
     pub(super) observer: Option<Observer>,
     pub(super) wait_observer: Option<WaitObserver>,
+    /// Whether files that are created are those of sets in a directory.
+    pub(super) is_for_directory: bool,
 }
 
 /// The program's callback for waits while a segment is opened.
@@ -55,6 +57,7 @@ impl Default for OpenOptions {
             on_mismatch: OnMismatch::default(),
             observer: None,
             wait_observer: None,
+            is_for_directory: false,
         }
     }
 }

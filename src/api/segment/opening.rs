@@ -117,7 +117,9 @@ impl OpenOptions {
         ensure_free(path)?;
         match restored_from_checkpoint(path, declaration, self)? {
             Some(restored) => restored.publish(path),
-            None => create_file(path, declaration),
+            None => with_blueprint(declaration, self.is_for_directory, |blueprint| {
+                create(path, blueprint)
+            }),
         }
     }
 
@@ -238,14 +240,10 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// Creates the file as declared, and does not open it.
-fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
-    with_blueprint(declaration, |blueprint| create(path, blueprint))
-}
-
 /// Makes something from the blueprint of a declaration.
 pub(super) fn with_blueprint<T>(
     declaration: &Declaration,
+    is_of_directory: bool,
     make: impl FnOnce(&Blueprint<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let plan = SegmentPlan::of(declaration)?;
@@ -265,5 +263,6 @@ pub(super) fn with_blueprint<T>(
             0
         },
         lock_kind: options.lock_kind,
+        is_of_directory,
     })
 }

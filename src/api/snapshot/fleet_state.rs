@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::api::fleet::{DutySnapshot, FleetSnapshot};
 use crate::declaration::Declaration;
-use crate::engine::{SetEngine, duty_of, host_number};
+use crate::engine::{SetEngine, directory_number, duty_of, host_number};
 use crate::limit::Now;
 use crate::shm::layout::records::Header;
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
@@ -38,5 +38,6 @@ pub(super) fn fleet_state(
         host: host_number(header),
         duty,
         takeovers: seen.takeovers,
+        directory_number: directory_number(header),
     })
 }

@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{ParticipantSnapshot, SegmentSnapshot};
+use super::{FleetSnapshot, ParticipantSnapshot, SegmentSnapshot};
 
 impl SegmentSnapshot {
     /// The snapshot of the directory at `path` whose files this and the others are of.
     pub(in crate::api) fn joined_by(mut self, path: &Path, others: Vec<Self>) -> Self {
         path.clone_into(&mut self.path);
+        for set in &mut self.sets {
+            set.fleet.clone_from(&self.fleet);
+        }
+        self.fleet = self.fleet.map(FleetSnapshot::of_directory);
         for mut other in others {
             self.size += other.size;
             self.created_utc = self.created_utc.min(other.created_utc);
@@ -17,7 +21,11 @@ impl SegmentSnapshot {
             self.cold_starts += other.cold_starts;
             self.participant_capacity = self.participant_capacity.min(other.participant_capacity);
             let slots = join_participants(&mut self.participants, other.participants);
+            if let Some(duty) = other.fleet.as_mut().and_then(|fleet| fleet.duty.as_mut()) {
+                duty.slot = slots.get(&duty.slot).copied().unwrap_or(duty.slot);
+            }
             for set in &mut other.sets {
+                set.fleet.clone_from(&other.fleet);
                 let of_holds = set.holds.iter_mut().map(|hold| &mut hold.owner_slot);
                 let of_tickets = set.tickets.iter_mut().map(|ticket| &mut ticket.owner_slot);
                 for slot in of_holds.chain(of_tickets).flatten() {
@@ -25,6 +33,10 @@ impl SegmentSnapshot {
                 }
             }
             self.sets.extend(other.sets);
+            self.fleet = match (self.fleet, other.fleet.map(FleetSnapshot::of_directory)) {
+                (Some(fleet), Some(of_file)) => Some(fleet.and(of_file)),
+                (fleet, of_file) => fleet.or(of_file),
+            };
         }
         self
     }

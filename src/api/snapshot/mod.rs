@@ -126,6 +126,9 @@ pub struct SetSnapshot {
     pub(in crate::api) created: Duration,
     /// The set's declared metadata.
     pub metadata: BTreeMap<String, String>,
+    /// The part of its file in a fleet, if the segment is a [directory](crate::Segment#a-file-for-each-set).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetSnapshot>,
     /// The version of the declaration in force, if it has one.
     pub version: Option<u64>,
     /// Whether an operator has changed it: see [`Segment::apply`](crate::Segment::apply).
@@ -572,6 +575,7 @@ impl SetSnapshot {
             #[cfg(feature = "metrics")]
             created: Duration::ZERO,
             metadata: (*set.shown().plan.metadata).clone(),
+            fleet: None,
             version: set.shown().plan.version,
             edited: set.shown().plan.is_edited,
             torn: false,

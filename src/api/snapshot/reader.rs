@@ -92,6 +92,10 @@ impl SegmentReader {
         self.directory.as_deref()
     }
 
+    pub(in crate::api) fn is_directory(&self) -> bool {
+        self.directory.is_some()
+    }
+
     pub(in crate::api) fn first(&self) -> &FileReader {
         &self.first
     }

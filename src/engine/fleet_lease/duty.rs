@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::engine::shard::duty_words::DutyWords;
 use crate::engine::shard::segment_engine::SegmentEngine;
@@ -15,26 +14,19 @@ use crate::error::Error;
 use crate::limit::LeaseWord;
 use crate::shm::file::region::load_acquire;
 use crate::shm::process::participant::{ParticipantId, Watchable};
-use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::death_watch::{Watched, wake_on_death};
 use crate::shm::wake::futex;
 use crate::units::NANOS_PER_SECOND;
 
 /// How long to wait before looking again at the duty of a dead process, in nanoseconds: its file lock is released a
 /// moment after its descriptor reports the death.
-const DYING: u64 = 1_000_000;
+pub(super) const DYING: u64 = 1_000_000;
 
 /// How often to look at duty if the kernel does not report deaths, in nanoseconds.
 const UNWATCHED: u64 = 20_000_000;
 
 /// How long a process stays on duty when it takes duty or asks the store, in nanoseconds: enough for one exchange.
 pub(crate) const EXCHANGE: u64 = 3 * NANOS_PER_SECOND;
-
-/// How much longer than its sleep the process stays on duty, in nanoseconds.
-const GRACE: u64 = NANOS_PER_SECOND;
-
-/// The longest sleep of the process on duty, in nanoseconds. If it is stopped in its sleep, it is replaced soon.
-const LONGEST_SLEEP: u64 = NANOS_PER_SECOND;
 
 /// The longest that one step can extend duty, in nanoseconds.
 const LONGEST: u64 = 60 * NANOS_PER_SECOND;
@@ -104,7 +96,7 @@ impl SegmentEngine {
         let owner = self.membership.owner()?;
         let found = load_acquire(words.duty());
         let until = load_acquire(words.duty_until());
-        if found != 0 && self.duty_left(until) > 0 && self.is_owner_alive(found) {
+        if self.has_duty_until(found, until) {
             return Ok(None);
         }
         // Of several processes that get here, one takes duty. The deadline comes first: if it had passed, those that
@@ -124,8 +116,20 @@ impl SegmentEngine {
         Ok(Some(TakenDuty { owner, number }))
     }
 
+    /// Whether nobody is on duty, or only a process that is dead or past its deadline.
+    pub(super) fn is_duty_free(&self) -> bool {
+        self.duty_words().is_some_and(|words| {
+            let found = load_acquire(words.duty());
+            !self.has_duty_until(found, load_acquire(words.duty_until()))
+        })
+    }
+
+    fn has_duty_until(&self, owner: u64, until: u64) -> bool {
+        owner != 0 && self.duty_left(until) > 0 && self.is_owner_alive(owner)
+    }
+
     /// For how many more nanoseconds a live owner stays on duty if its deadline is `until`.
-    fn duty_left(&self, until: u64) -> u64 {
+    pub(super) fn duty_left(&self, until: u64) -> u64 {
         // More than any owner can have asked for, so the word is damaged.
         let left = until.saturating_sub(self.system_nanos());
         if left > LONGEST + EXCHANGE { 0 } else { left }
@@ -142,38 +146,8 @@ impl SegmentEngine {
         true
     }
 
-    /// Waits for up to `timeout` until duty can be [taken](Self::try_take_duty), and takes it.
-    pub(crate) fn wait_for_duty(&self, timeout: Duration) -> Result<Option<TakenDuty>, Box<Error>> {
-        let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let deadline = boot_nanos().saturating_add(timeout);
-        loop {
-            let Some(words) = self.duty_words() else {
-                std::thread::sleep(Duration::from_nanos(deadline.saturating_sub(boot_nanos())));
-                return Ok(None);
-            };
-            let seen = futex::value(words.duty_free());
-            if let Some(taken) = self.try_take_duty()? {
-                return Ok(Some(taken));
-            }
-            let left = deadline.saturating_sub(boot_nanos());
-            if left == 0 {
-                return Ok(None);
-            }
-            let (watch, slice) = self.watch_duty(words);
-            let until = words.duty_until().load(Ordering::Relaxed);
-            let slice = slice.min(self.duty_left(until).max(DYING));
-            futex::wait(words.duty_free(), seen, Duration::from_nanos(left.min(slice)));
-            drop(watch);
-            if futex::value(words.duty_free()) != seen {
-                // A wake reaches one sleeper, and the watch of each process wakes one, which may be another process's.
-                // Pass it on.
-                futex::wake(words.duty_free());
-            }
-        }
-    }
-
     /// Asks to be woken when the process on duty dies. Also returns how long to sleep at most, in nanoseconds.
-    fn watch_duty(&self, words: &DutyWords) -> (Option<Watched>, u64) {
+    pub(super) fn watch_duty(&self, words: &DutyWords) -> (Option<Watched>, u64) {
         let owner = load_acquire(words.duty());
         let Some(id) = ParticipantId::from_word(owner) else {
             return (None, if owner == 0 { 0 } else { DYING });
@@ -207,25 +181,6 @@ impl SegmentEngine {
         if freed.is_ok() {
             futex::bump(words.duty_free());
             futex::wake(words.duty_free());
-        }
-    }
-
-    /// Sleeps until a request to the store may be due, but no longer than `timeout` or a second. Stays on duty
-    /// meanwhile.
-    pub(crate) fn wait_for_shortage(&self, taken: TakenDuty, timeout: Duration) {
-        let timeout = timeout.min(Duration::from_nanos(LONGEST_SLEEP));
-        let Some(words) = self.duty_words() else {
-            std::thread::sleep(timeout);
-            return;
-        };
-        let seen = futex::value(words.duty_futex());
-        let wait = match self.lease_due_in() {
-            None => timeout,
-            Some(due) => timeout.min(Duration::from_nanos(due)),
-        };
-        let nanos = u64::try_from(wait.as_nanos()).unwrap_or(LONGEST_SLEEP);
-        if self.keep_duty(taken, nanos.saturating_add(GRACE)) && !wait.is_zero() {
-            futex::wait(words.duty_futex(), seen, wait);
         }
     }
 }

@@ -61,6 +61,9 @@ impl SetEngine {
 
 /// The number by which the store knows the host of a segment. It belongs to this file, and changes with each cold
 /// start, so also with each boot. A copy of the file has another number, wherever it is, because it is another file.
+///
+/// The files of a directory have one half in common. The other tells a file from one that had its name before, whose
+/// sequence numbers it does not go on with.
 pub(crate) fn host_number(header: &Header) -> u64 {
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
     let [first, second] = [0, 1].map(|half: usize| load(&header.hash_key[half]));
@@ -72,7 +75,16 @@ pub(crate) fn host_number(header: &Header) -> u64 {
         load(&header.created_utc),
     ];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    SipHasher13::new_with_keys(first, second).hash(&bytes)
+    let of_file = SipHasher13::new_with_keys(first, second).hash(&bytes);
+    match directory_number(header) {
+        0 => of_file,
+        of_directory => of_directory | u64::from(of_file as u32),
+    }
+}
+
+/// The half that the numbers of all files of a directory have in common; zero for a file by itself.
+pub(crate) fn directory_number(header: &Header) -> u64 {
+    header.directory_number.load(Ordering::Relaxed) & !u64::from(u32::MAX)
 }
 
 impl SegmentEngine {
@@ -92,6 +104,11 @@ impl SegmentEngine {
     /// The number by which the store knows this host.
     pub(crate) fn host_number(&self) -> u64 {
         host_number(self.header())
+    }
+
+    /// The half of it that all files of a directory have in common; zero for a file by itself.
+    pub(crate) fn directory_number(&self) -> u64 {
+        directory_number(self.header())
     }
 
     /// Every request that is due. Each is recorded in the segment before it is returned. Sets that cannot be locked now

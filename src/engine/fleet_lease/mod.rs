@@ -2,5 +2,6 @@
 
 pub(super) mod duty;
 pub(super) mod exchange;
+pub(super) mod files;
 mod key_requests;
 pub(super) mod shortage;

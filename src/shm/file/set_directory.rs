@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use siphasher::sip::SipHasher13;
+
 use super::segment_file::{io_error, is_segment, untrusted};
 use super::verified::is_shared;
 use crate::error::{Error, OpenError};
@@ -40,6 +42,22 @@ pub(crate) fn named_directory(path: &Path) -> Result<Option<PathBuf>, Error> {
 /// The file of a set in a directory.
 pub(crate) fn file_of(directory: &Path, set: &str) -> PathBuf {
     directory.join(file_name(set))
+}
+
+/// A number for the directory of a file, the same for all its files until the next boot: the upper half of the numbers by
+/// which a store knows them. It follows from what the directory is, so processes that create its first files at the same
+/// time agree on it. Zero if the boot is not known, because directories of two hosts could then have the same.
+pub(crate) fn directory_number(file: &Path, boot_id: [u64; 2]) -> Result<u64, Error> {
+    if boot_id[1] == 0 {
+        return Ok(0);
+    }
+    let directory = file.parent().unwrap_or(file);
+    let metadata = directory
+        .metadata()
+        .map_err(|source| io_error("examine", directory, source))?;
+    let words = [boot_id[0], boot_id[1], metadata.dev(), metadata.ino()];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    Ok(SipHasher13::new().hash(&bytes) & !u64::from(u32::MAX))
 }
 
 /// The file name for a set: its name, percent-encoded as in URLs. It does not begin with a dot, as no name of a set

@@ -201,7 +201,9 @@ shared_records! {
         cold_starts: AtomicU64,
         /// Not zero: attached processes must stop using the segment. See [`RETIRED`].
         retired: AtomicU64,
-        reserved: [AtomicU64; 34],
+        /// Tells the directory that is the segment from others, if this is the file of one of its sets; zero otherwise.
+        directory_number: AtomicU64,
+        reserved: [AtomicU64; 33],
     }
 
     /// One attached copy of the library. The holder of the file lock on the slot's byte owns the record.

@@ -19,6 +19,7 @@ use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::file_lock::{ByteRange, is_locked_by_others};
 use crate::shm::file::region::{OutOfRegion, load_acquire};
 use crate::shm::file::segment_file::{damaged, identity, io_error};
+use crate::shm::file::set_directory::directory_number;
 use crate::shm::file::verified::Verified;
 use crate::shm::layout::records::{Header, SET_UNCHECKED, SET_UNRECOVERED, SetControl};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
@@ -73,7 +74,7 @@ pub(crate) fn start_cold_if_needed(
             .into_iter()
             .any(|record| is_alive_with_file_mapped(&record, origin, place, identity));
     match (is_in_use, is_same_place) {
-        (false, _) => cold_start(verified, header, place, identity).map_err(|failure| match failure {
+        (false, _) => cold_start(verified, header, path, place, identity).map_err(|failure| match failure {
             ColdStartFailure::OutOfRegion(place) => damaged(path, place),
             ColdStartFailure::System(source) => io_error("initialise the locks of", path, source),
         }),
@@ -189,6 +190,7 @@ enum ColdStartFailure {
 fn cold_start(
     verified: &Verified,
     header: &Header,
+    path: &Path,
     place: HostIdentity,
     identity: FileIdentity,
 ) -> Result<(), ColdStartFailure> {
@@ -239,6 +241,11 @@ fn cold_start(
         .store(place.time_namespace, Ordering::Relaxed);
     header.device.store(identity.device, Ordering::Relaxed);
     header.inode.store(identity.inode, Ordering::Relaxed);
+    if header.directory_number.load(Ordering::Relaxed) != 0 {
+        // It may have been copied into another directory.
+        let number = directory_number(path, place.boot_id).unwrap_or(0);
+        header.directory_number.store(number, Ordering::Relaxed);
+    }
     header.cold_starts.fetch_add(1, Ordering::Relaxed);
     header.boot_id[1].store(place.boot_id[1], Ordering::Release);
     header.boot_id[0].store(place.boot_id[0], Ordering::Release);

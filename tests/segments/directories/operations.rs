@@ -197,7 +197,6 @@ fn what_needs_a_single_file_is_refused_by_the_declaration() {
             assert!(!path.exists(), "nothing was created");
         }
     };
-    refused(&declaring(&[("chat", 1)]).fleet_url("redis://store.example"));
     refused(&declaring(&[("chat", 1)]).checkpoint(Checkpoint::new(root.path().join("kept"))));
 }
 

@@ -104,11 +104,11 @@ impl SegmentReader {
     /// [`ChangeError::CannotApply`](crate::ChangeError::CannotApply), [`Error::Declaration`].
     pub fn preview(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
         declaration.validate()?;
-        let Some(directory) = self.directory() else {
+        if !self.is_directory() {
             let changes = self.first().preview(declaration)?;
             return changes.map_err(|refused| cannot_apply(self.path(), refused));
-        };
-        declaration.check_for_directory(directory)?;
+        }
+        declaration.check_for_directory()?;
         let (mut changes, mut refused) = (Vec::new(), Vec::new());
         for set in declaration.sets() {
             match self.files().find(|file| file.has(set.name())) {

@@ -65,7 +65,7 @@ pub(super) fn grown_too_long(set: &str) -> Difference {
 }
 
 impl SharedSegment {
-    pub(in crate::api::segment) fn declaration_in_force(&self) -> Result<Declaration, Error> {
+    pub(in crate::api) fn declaration_in_force(&self) -> Result<Declaration, Error> {
         Ok(stored_declaration(&self.engine)?.to_declaration())
     }
 

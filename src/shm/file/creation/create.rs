@@ -20,6 +20,7 @@ use crate::shm::file::file_system::{allocate, ensure_local};
 use crate::shm::file::lasting_locks::ensure_participants_can_be;
 use crate::shm::file::region::{OutOfRegion, Region};
 use crate::shm::file::segment_file::{GET_RANDOM_BYTES, damaged, io_error};
+use crate::shm::file::set_directory::directory_number;
 use crate::shm::file::verified::{Verified, check_header, header_checksum, verify};
 use crate::shm::layout::definition_text::write_definition;
 use crate::shm::layout::geometry::Geometry;
@@ -45,6 +46,8 @@ pub(crate) struct Blueprint<'a> {
     pub(crate) lock_kind: LockKind,
     /// Features that a reader must know.
     pub(crate) incompatible_features: u64,
+    /// Whether it is one file of a directory that is the segment.
+    pub(crate) is_of_directory: bool,
 }
 
 /// Creates the segment at `path`. Of any number of processes that try at once, exactly one succeeds.
@@ -210,6 +213,11 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
     }
     let header: &Header = region.record(0).map_err(outside)?;
     let place = current_place(path)?;
+    let directory_number = if blueprint.is_of_directory {
+        directory_number(path, place.boot_id)?
+    } else {
+        0
+    };
     let mut hash_key = [0; 16];
     random_bytes(&mut hash_key).map_err(|errno| io_error(GET_RANDOM_BYTES, path, errno.into()))?;
     // The segment clock starts at the wall-clock time of the creation, so that windows aligned to it begin at
@@ -255,6 +263,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
         (&header.time_namespace, place.time_namespace),
         (&header.device, file.device),
         (&header.inode, file.inode),
+        (&header.directory_number, directory_number),
     ] {
         word.store(value, Ordering::Relaxed);
     }

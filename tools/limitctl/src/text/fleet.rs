@@ -8,15 +8,58 @@ use super::{human, process, sanitise, style};
 
 /// Which process asks the store for leases, and how often duty was taken over.
 pub fn duty(snapshot: &SegmentSnapshot, fleet: &FleetSnapshot) -> String {
-    let who = match &fleet.duty {
+    let who = by_file(snapshot, fleet, |fleet| who(snapshot, fleet));
+    format!("{who}, taken over {} times", human::count(fleet.takeovers))
+}
+
+/// Where the store is.
+pub fn store(snapshot: &SegmentSnapshot, fleet: &FleetSnapshot) -> String {
+    by_file(snapshot, fleet, |fleet| sanitise::line(&fleet.url))
+}
+
+/// The number by which the store knows this host. The files of a directory have the first half in common.
+pub fn host(fleet: &FleetSnapshot) -> String {
+    match fleet.host & u64::from(u32::MAX) {
+        0 => format!("{:08x}", fleet.host >> 32),
+        _ => format!("{:016x}", fleet.host),
+    }
+}
+
+/// What there is to say of a segment. If that differs between the files of a directory, says for which sets.
+fn by_file(
+    snapshot: &SegmentSnapshot,
+    fleet: &FleetSnapshot,
+    say: impl Fn(&FleetSnapshot) -> String,
+) -> String {
+    let mut said: Vec<(String, Vec<String>)> = Vec::new();
+    for set in &snapshot.sets {
+        let Some(of_file) = &set.fleet else { continue };
+        let (text, name) = (say(of_file), sanitise::line(&set.name));
+        match said.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, names)) => names.push(name),
+            None => said.push((text, vec![name])),
+        }
+    }
+    match said.as_slice() {
+        [] | [_] => say(fleet),
+        _ => {
+            let of_sets = said
+                .iter()
+                .map(|(text, names)| format!("{text} for {}", names.join(", ")));
+            of_sets.collect::<Vec<_>>().join("; ")
+        }
+    }
+}
+
+fn who(snapshot: &SegmentSnapshot, fleet: &FleetSnapshot) -> String {
+    match &fleet.duty {
         None => "no process".to_owned(),
         Some(duty) => match (process::of_duty(duty), duty.alive) {
             (Some(process), true) => process::named(snapshot, process),
             (Some(process), false) => style::paint(style::BAD, format!("process {process}, which is dead")),
             (None, _) => style::paint(style::BAD, "a process that is gone"),
         },
-    };
-    format!("{who}, taken over {} times", human::count(fleet.takeovers))
+    }
 }
 
 /// The store's last answer for a limit, or why there is none.

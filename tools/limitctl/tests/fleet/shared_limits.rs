@@ -8,8 +8,8 @@ use crate::support;
 use crate::support::health::findings;
 use crate::support::{create_declared, directory, run, text};
 use serde_json::Value;
-use shmlimit::Segment;
 use shmlimit::fleet::{LeaseReply, LeaseRequest, StoreProblem};
+use shmlimit::{Declaration, Segment};
 
 const DECLARED: &str = r#"
 [fleet]
@@ -189,6 +189,63 @@ fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
             .stdout
             .contains("denied for ")
     );
+}
+
+/// Its files are one host, and what differs between them is said.
+#[test]
+fn a_directory_is_shown_as_one_host() {
+    let root = directory();
+    let path = root.path().join("app.limits.d");
+    let other = DECLARED
+        .replace("\"api\"", "\"mail\"")
+        .replace("org/api", "org/mail");
+    let own =
+        "[[set]]\nname = \"own\"\n[[set.limit]]\nname = \"jobs\"\nkind = \"concurrency\"\ncapacity = 2\n";
+    for declared in [DECLARED, &other, own] {
+        let declaration = Declaration::from_toml(declared).expect("a declaration");
+        Segment::create(&path, &declaration).expect("a segment");
+    }
+    let segment = Segment::open(&path).expect("a segment");
+    let half = format!("{:08x}", segment.fleet().host() >> 32);
+    let shown = || run(["fleet", text(&path)]).ended(0).stdout;
+    assert!(shown().contains("no process, taken over 0 times"), "{}", shown());
+    let doctor = || run(["doctor", "--json", text(&path)]).stdout;
+    assert_eq!(doctor().matches("no_duty").count(), 2, "{}", doctor());
+
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    assert_eq!(duty.ask().expect("works").len(), 2);
+    let me = format!("process {}", std::process::id());
+    let line = shown()
+        .lines()
+        .find(|line| line.contains("duty"))
+        .map(str::to_owned);
+    let line = line.expect("a line");
+    assert!(line.contains(&me) && !line.contains(" for "), "{line}");
+    assert!(shown().contains(&format!("host   {half}\n")), "{}", shown());
+    assert!(
+        run(["inspect", text(&path)])
+            .ended(0)
+            .stdout
+            .contains(&format!("host {half}\n"))
+    );
+    assert!(!doctor().contains("no_duty"), "{}", doctor());
+    let file = run(["fleet", "--json", text(&path.join("mail"))]).ended(0).json();
+    let of_file = format!("{:016x}", file["host"].as_u64().expect("a number"));
+    assert!(
+        of_file.starts_with(&half) && !of_file.ends_with("00000000"),
+        "{of_file}"
+    );
+
+    // Another process asks for one of them alone.
+    drop(duty);
+    let one = Segment::open(path.join("mail")).expect("a segment");
+    let _duty = one.fleet().try_take_duty().expect("works").expect("free");
+    let expected = format!("no process for api; {me} ");
+    assert!(shown().contains(&expected), "{expected} is not in {}", shown());
+    let whole = run(["fleet", "--json", text(&path)]).ended(0).json();
+    assert_eq!(whole["duty"], Value::Null);
+    // A set of this host alone is none of its business.
+    assert_eq!(whole["limits"].as_array().expect("limits").len(), 2);
 }
 
 /// Whatever is wrong: it is an error once nothing is left to spend, and a warning while what is leased lasts.

@@ -159,15 +159,6 @@ fn create_and_apply_add_sets_and_leave_the_others_alone() {
     let impossible = scene.config(&[&API.replace("\"calls\"", "\"rate\""), MAIL]);
     let refused = run(["apply", segment, text(&impossible)]).ended(4);
     assert!(refused.stderr.contains("kind"), "{refused:?}");
-    let fleet = scene.config(&["[fleet]\nurl = \"redis://localhost\"\n", API]);
-    for verb in ["apply", "create"] {
-        assert!(
-            run([verb, segment, text(&fleet)])
-                .ended(78)
-                .stderr
-                .contains("sets of a fleet are in one file")
-        );
-    }
     drop(user);
 }
 

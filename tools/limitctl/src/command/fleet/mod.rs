@@ -56,12 +56,12 @@ impl Fleet {
 
 impl Report for Part<'_> {
     fn text(&self) -> String {
-        let mut host = format!("{:016x}", self.fleet.host);
+        let mut host = fleet::host(self.fleet);
         if let Some(name) = &self.fleet.host_name {
             host.push_str(&format!(", named {}", sanitise::line(name)));
         }
         let facts = Facts::default()
-            .fact("store", sanitise::line(&self.fleet.url))
+            .fact("store", self.store())
             .fact("host", host)
             .fact("duty", self.duty());
         let tables = if self.limits.is_empty() {

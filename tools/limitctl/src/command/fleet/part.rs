@@ -59,6 +59,11 @@ impl<'a> Part<'a> {
         })
     }
 
+    /// Where the store is.
+    pub fn store(&self) -> String {
+        fleet::store(self.snapshot, self.fleet)
+    }
+
     /// Which process asks the store.
     pub fn duty(&self) -> String {
         fleet::duty(self.snapshot, self.fleet)

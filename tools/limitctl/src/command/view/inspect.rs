@@ -97,7 +97,7 @@ impl Inspection {
         };
         let size = format!("{}, format {}", human::bytes(snapshot.size), snapshot.format);
         let part = snapshot.fleet.as_ref();
-        let duty = part.map(|part| format!("{}, host {:016x}", fleet::duty(snapshot, part), part.host));
+        let duty = part.map(|part| format!("{}, host {}", fleet::duty(snapshot, part), fleet::host(part)));
         let locks = Some(snapshot.lock_kind).filter(|kind| *kind != LockKind::default());
         let cold_starts = Some(snapshot.cold_starts).filter(|number| *number > 0);
         let facts = Facts::default()
@@ -106,7 +106,7 @@ impl Inspection {
             .fact("created", human::instant(snapshot.created_utc))
             .fact("locks", locks.map(|kind| kind.to_string()))
             .fact("cold starts", cold_starts.map(count))
-            .fact("store", part.map(|part| sanitise::line(&part.url)))
+            .fact("store", part.map(|part| fleet::store(snapshot, part)))
             .fact("duty", duty);
         format!(
             "{}\n{}",
