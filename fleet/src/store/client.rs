@@ -15,7 +15,7 @@ use crate::store::address::{Node, StoreAddress, Topology};
 use crate::store::calls::{Call, Scripts};
 use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
-use crate::store::failure::problem_of;
+use crate::store::failure::{is_interruption, problem_of};
 use crate::store::sentinels::{self, Named, Sentinels};
 use crate::terms::Terms;
 
@@ -24,6 +24,9 @@ const CONFIRMATION: Duration = Duration::from_millis(250);
 
 /// If a server has closed an idle connection, the next exchange fails within this time, and is repeated on a new one.
 const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// How many times an exchange begins anew because this process was stopped during it.
+const INTERRUPTIONS: usize = 3;
 
 /// How many times a request to a cluster is resent, to another server or after a pause.
 const CLUSTER_RETRIES: u32 = 2;
@@ -123,22 +126,16 @@ impl StoreClient {
     ///
     /// [`StoreError`] if no request was answered. Errors of single requests are among the answers.
     pub fn ask(&mut self, requests: &[(LeaseRequest, Terms)]) -> Answers {
-        let known = self.link.take();
-        let (mut link, is_new) = match known.filter(|link| self.is_still_primary(link)) {
-            Some(link) => (link, false),
-            None => (self.connect()?, true),
-        };
         let calls = Call::all(requests);
-        let begun = Instant::now();
-        let mut results = self.ask_through(&mut link, &calls);
-        let is_closed = results.as_ref().is_err_and(RedisError::is_connection_dropped);
-        if is_closed && !is_new && begun.elapsed() < AT_ONCE {
-            // Servers close connections that were idle for long, which is no outage. The requests are the same, so the
-            // server may see them twice.
-            link = self.connect()?;
-            results = self.ask_through(&mut link, &calls);
+        let mut exchanged = self.exchange(&calls);
+        for _ in 0..INTERRUPTIONS {
+            if !exchanged.as_ref().is_err_and(is_interruption) {
+                break;
+            }
+            // This process was stopped and goes on, which is no outage.
+            exchanged = self.exchange(&calls);
         }
-        let results = results.map_err(|error| self.failure(&error))?;
+        let (link, results) = exchanged.map_err(|error| self.failure(&error))?;
         let mut answers = Vec::with_capacity(requests.len());
         for (call, result) in calls.iter().zip(results) {
             let read = result
@@ -166,6 +163,25 @@ impl StoreClient {
         Ok(answers)
     }
 
+    /// Makes the calls over the connection that there is, or over a new one.
+    fn exchange(&mut self, calls: &[Call<'_>]) -> Result<(Link, Results), RedisError> {
+        let known = self.link.take();
+        let (mut link, is_new) = match known.filter(|link| self.is_still_primary(link)) {
+            Some(link) => (link, false),
+            None => (self.connect()?, true),
+        };
+        let begun = Instant::now();
+        let mut results = self.ask_through(&mut link, calls);
+        let is_closed = results.as_ref().is_err_and(RedisError::is_connection_dropped);
+        if is_closed && !is_new && begun.elapsed() < AT_ONCE {
+            // Servers close connections that were idle for long, which is no outage. The requests are the same, so the
+            // server may see them twice.
+            link = self.connect()?;
+            results = self.ask_through(&mut link, calls);
+        }
+        Ok((link, results?))
+    }
+
     fn ask_through(&self, link: &mut Link, calls: &[Call<'_>]) -> Result<Results, RedisError> {
         match link {
             Link::Server { connection, run, .. } => {
@@ -183,9 +199,9 @@ impl StoreClient {
         self.link = None;
     }
 
-    fn connect(&mut self) -> Result<Link, StoreError> {
+    fn connect(&mut self) -> Result<Link, RedisError> {
         install_provider();
-        let link = match self.address.topology.clone() {
+        match self.address.topology.clone() {
             Topology::Single(node) => self.server_link(&node),
             Topology::Sentinel { sentinels, primary } => {
                 let Timeouts { connect, answer } = self.timeouts;
@@ -194,8 +210,7 @@ impl StoreClient {
                 found.and_then(|node| self.server_link(&node))
             }
             Topology::Cluster(nodes) => self.cluster(&nodes).map(|link| Link::Cluster(Box::new(link))),
-        };
-        link.map_err(|error| self.failure(&error))
+        }
     }
 
     fn tcp(&self, node: &Node) -> ConnectionAddr {

@@ -1,5 +1,9 @@
 //! What an error of the connection or the server means.
 
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use shmlimit::fleet::StoreProblem;
 
@@ -31,6 +35,16 @@ const TOLD: &[(&str, StoreProblem)] = &[
     ("timed out", StoreProblem::TimedOut),
     ("resource temporarily unavailable", StoreProblem::TimedOut),
 ];
+
+/// Whether a system call was interrupted. Waiting with a timeout is, if the process is stopped and goes on, whatever is
+/// done about signals: see signal(7).
+pub(super) fn is_interruption(error: &RedisError) -> bool {
+    let source = error
+        .source()
+        .and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let of_system = source.and_then(|source| source.downcast_ref::<io::Error>());
+    of_system.is_some_and(|error| error.kind() == io::ErrorKind::Interrupted)
+}
 
 /// What an error means, and what the server named with it: the command that the user may not run, or the code of an
 /// unexpected error. `is_tls`: the connection is secured.
@@ -102,8 +116,6 @@ fn forbidden(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
     fn of_server(text: &str) -> (StoreProblem, String) {
@@ -189,6 +201,10 @@ mod tests {
     fn each_failure_of_a_connection_is_told_apart() {
         let of_system = |kind: io::ErrorKind| problem_of(&RedisError::from(io::Error::from(kind)), false).0;
         assert_eq!(of_system(io::ErrorKind::ConnectionRefused), StoreProblem::Refused);
+        assert!(is_interruption(
+            &io::Error::from(io::ErrorKind::Interrupted).into()
+        ));
+        assert!(!is_interruption(&io::Error::from(io::ErrorKind::TimedOut).into()));
         assert_eq!(of_system(io::ErrorKind::WouldBlock), StoreProblem::TimedOut);
         assert_eq!(of_system(io::ErrorKind::TimedOut), StoreProblem::TimedOut);
         assert_eq!(

@@ -9,4 +9,5 @@ mod requests;
 #[path = "../scene/mod.rs"]
 mod scene;
 mod seen;
+mod stopped;
 mod topologies;
