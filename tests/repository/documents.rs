@@ -233,3 +233,47 @@ fn sources_below(directory: &Path, found: &mut Vec<PathBuf>) {
         }
     }
 }
+
+/// The declarations in `text`: those in blocks of TOML that have sets.
+fn declarations(text: &str) -> impl Iterator<Item = &str> {
+    text.split("```toml")
+        .skip(1)
+        .filter_map(|rest| rest.split_once('\n')?.1.split("```").next())
+        .filter(|block| block.contains("[[set]]"))
+}
+
+/// What /dev/shm of a container has, unless it is given more.
+const ROOM_OF_A_CONTAINER: u64 = 64 << 20;
+
+#[test]
+fn declarations_that_are_shown_fit_a_container() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut shown: Vec<(PathBuf, String)> = [
+        "examples/axum_gateway.toml",
+        "packaging/declarations/api.toml",
+        "tools/limitctl/examples/gateway.toml",
+    ]
+    .iter()
+    .map(|name| {
+        (
+            root.join(name),
+            fs::read_to_string(root.join(name)).expect("a declaration"),
+        )
+    })
+    .collect();
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("a document");
+        shown.extend(declarations(&text).map(|block| (document.clone(), block.to_owned())));
+    }
+    for (path, text) in &shown {
+        let declaration = shmlimit::Declaration::from_toml(text);
+        let declaration = declaration.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let memory = declaration.memory().expect("a valid declaration");
+        assert!(
+            memory.bytes < ROOM_OF_A_CONTAINER,
+            "{}: {memory:?}",
+            path.display()
+        );
+    }
+    assert!(shown.len() > 5, "no documents with declarations were found");
+}

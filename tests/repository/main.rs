@@ -1,6 +1,7 @@
-//! The repository itself, read from its sources: layers, unsafe code, public names and types, and what documents say.
+//! The repository itself, read from its sources: layers, unsafe code, dependencies, public names and types, and what documents say.
 
 mod auto_traits;
+mod dependencies;
 mod documents;
 mod fork_safety;
 mod layers;
