@@ -68,6 +68,22 @@ words!(Outage, "a policy for outages", {
     Open = "open",
 });
 
+/// Whose limit a limit of a [keyed](crate::SetDeclaration::keyed) set is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Scope {
+    /// Each key has it for itself.
+    #[default]
+    Key,
+    /// All keys have it together: what one of them takes is missing for the others.
+    AllKeys,
+}
+
+words!(Scope, "a scope of a limit", {
+    Key = "key",
+    AllKeys = "all_keys",
+});
+
 /// What happens to a new key for which a keyed set has no room. [`Refuse`](Self::Refuse) by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use shmlimit::declare::{Align, ClockSource, Credit, FleetLease};
+use shmlimit::declare::{Align, ClockSource, Credit, FleetLease, Scope};
 use shmlimit::fleet::LeaseReply;
 use shmlimit::{Algorithm, Declaration, Keyed, Limit, LimitSet, Outcome, Request, Segment, SetDeclaration};
 
@@ -145,6 +145,16 @@ pub fn operations(place: Place<'_>) -> Vec<Operation> {
     ];
     operations.push(check(place));
     operations.push(check_key(place));
+    operations.push(acquire_for_key(
+        place,
+        "1 key (calls and concurrency): try_acquire, drop",
+        Scope::Key,
+    ));
+    operations.push(acquire_for_key(
+        place,
+        "1 key (calls, and concurrency of all keys): try_acquire, drop",
+        Scope::AllKeys,
+    ));
     operations.push(check_shared_key(place));
     operations.push(check_keys(place));
     operations.push(settle(place));
@@ -223,6 +233,23 @@ fn check_key(place: Place<'_>) -> Operation {
             .set_key(black_box("client"))
             .expect("a keyed set");
         assert!(black_box(&request).check().expect("works").is_admitted());
+    })
+}
+
+/// Calls of each key, and concurrency of the key too or of all keys.
+fn acquire_for_key(place: Place<'_>, name: &'static str, scope: Scope) -> Operation {
+    let declaration = Declaration::new().clock(place.clock).add_set(
+        SetDeclaration::new("bench")
+            .keyed(Keyed::new(10_000))
+            .add_limit(calls(Algorithm::Gcra))
+            .add_limit(Limit::concurrency("in flight", 64).scope(scope)),
+    );
+    let segment = Segment::open_or_create(place.directory.join(name), &declaration).expect("a segment");
+    let set = Box::leak(Box::new(segment.set("bench").expect("declared")));
+    let mut request = set.request();
+    Operation::new(SHMLIMIT, name, move || {
+        request.set_key(black_box("client")).expect("a keyed set");
+        acquire_once(&request);
     })
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::request_events::{RequestEventKind, RequestEvents};
 use super::set::limit_set::LimitSet;
+use crate::choices::Scope;
 use crate::engine::{Decided, Decision, Details, NEVER, RefusalReason};
 use crate::message::debug_is_message;
 use crate::shm::probes;
@@ -191,6 +192,8 @@ pub struct Verdict<'a> {
     pub limit: &'a str,
     /// The key's [tier](crate::Tier): `default` if the set has no tiers or the key is in none.
     pub tier: &'a str,
+    /// Whether the key has the limit for itself, or [all keys](crate::Limit::scope) have it together.
+    pub scope: Scope,
     /// Whether the limit admits the cost.
     pub admitted: bool,
     /// Units that could be taken now. What this request has just taken is already subtracted.
@@ -234,6 +237,7 @@ impl<'a> Verdict<'a> {
         Self {
             limit: name(set, index).unwrap_or_default(),
             tier: set.tier_name(details.definition.tier),
+            scope: set.engine_set().scope(index),
             admitted: true,
             remaining: standing.map_or(0, |standing| standing.remaining),
             retry_after: Some(Duration::ZERO),

@@ -4,7 +4,7 @@ use super::key::Key;
 use super::key::address::Address;
 use super::set::limit_set::{LimitName, LimitSet};
 use crate::engine::ResetScope;
-use crate::error::Error;
+use crate::error::{Error, RequestError};
 
 /// A reset of a set, to be [run](Self::run). See [`LimitSet::reset`].
 #[derive(Debug)]
@@ -46,6 +46,28 @@ struct Limits(Result<u32, Error>);
 impl Limits {
     fn all_of(set: &LimitSet) -> Self {
         Self(Ok(set.engine_set().all_limits()))
+    }
+
+    /// Those that each key has for itself.
+    fn of_each_key(set: &LimitSet) -> Self {
+        let set = set.engine_set();
+        Self(Ok(set.all_limits() & !u32::from(set.overall.0)))
+    }
+
+    /// An error if a named limit is that of all keys together.
+    fn named_of_each_key<N: LimitName>(set: &LimitSet, limits: impl IntoIterator<Item = N>) -> Self {
+        let engine = set.engine_set();
+        let named = Self::named(set, limits).0;
+        Self(named.and_then(|mask| {
+            let mut overall = (0..engine.limits.len()).filter(|index| engine.is_overall(*index));
+            match overall.find(|index| mask & (1 << index) != 0) {
+                None => Ok(mask),
+                Some(limit) => Err(Error::Request(RequestError::NotOfOneKey {
+                    set: set.name().to_owned(),
+                    limit: engine.limit_name(limit),
+                })),
+            }
+        }))
     }
 
     fn named<N: LimitName>(set: &LimitSet, limits: impl IntoIterator<Item = N>) -> Self {
@@ -114,11 +136,12 @@ impl SetReset<'_> {
 }
 
 impl Key<'_> {
-    /// Replenishes limits of this key: see [`LimitSet::reset`]. What it holds stays held.
+    /// Replenishes limits of this key: see [`LimitSet::reset`]. What it holds stays held, and so does what it took of the
+    /// limits of [all keys](crate::Limit::scope).
     pub fn reset(&self) -> KeyReset<'_> {
         KeyReset {
             whose: Whose::Key(self),
-            limits: Limits::all_of(self.subject.set),
+            limits: Limits::of_each_key(self.subject.set),
         }
     }
 }
@@ -137,7 +160,7 @@ impl Address<'_> {
 impl KeyReset<'_> {
     /// Replenishes only these limits.
     pub fn limits<N: LimitName>(mut self, limits: impl IntoIterator<Item = N>) -> Self {
-        self.limits = Limits::named(self.whose.set(), limits);
+        self.limits = Limits::named_of_each_key(self.whose.set(), limits);
         self
     }
 
@@ -146,7 +169,7 @@ impl KeyReset<'_> {
     ///
     /// # Errors
     ///
-    /// See [`SetReset::run`].
+    /// [`RequestError::NotOfOneKey`], and see [`SetReset::run`].
     pub fn run(self) -> Result<bool, Error> {
         let set = self.whose.set();
         let engine = &set.shared().engine;

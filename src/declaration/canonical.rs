@@ -5,7 +5,7 @@ use super::limit::credit::Credit;
 use super::limit::fleet_lease::FleetLease;
 use super::limit::window::Window;
 use super::limit::{Algorithm, Limit};
-use crate::choices::Kind;
+use crate::choices::{Kind, Scope};
 
 const NEAR_PERCENT: u32 = 80;
 
@@ -72,6 +72,7 @@ impl Limit {
         // An unlimited capacity has no percentage to be near, whatever was written.
         limit.near_limit = (!limit.capacity.is_unlimited()).then_some(self.effective_near_limit());
         limit.shadow = Some(self.shadow.unwrap_or_default());
+        limit.scope = self.scope.filter(|scope| *scope != Scope::default());
         limit
     }
 

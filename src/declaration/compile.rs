@@ -65,8 +65,10 @@ impl Limit {
             name: self.name.clone(),
             kind: self.kind,
             unit: self.unit.clone().unwrap_or_else(|| "1".to_owned()),
+            scope: self.scope.unwrap_or_default(),
             rule,
-            terms,
+            // No key has a capacity of its own of what all keys have together.
+            terms: terms.filter(|_| !self.is_overall()),
             refunds: self.refunds(),
             lease: nanos(self.lease),
             shadow: self.shadow.unwrap_or_default(),

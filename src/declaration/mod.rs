@@ -135,7 +135,7 @@ const MAX_SETS: u64 = 1024;
 /// | `metadata` | up to 32 strings of up to 256 bytes, with keys of 1 to 64 bytes without control characters | none |
 /// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true, overrides = false }`; `when_full` may be `"evict_least_used"` or `"evict_oldest"`, see [`Keyed`]; `keyed = 100_000` is a table with this `max_keys` | one state for all |
 /// | `holds` | how many permits can hold something at once; in a keyed set, in each shard of its table: see [`SetDeclaration::holds`] | depends on capacities and `max_keys` |
-/// | `waiters` | how many requests can wait in the queue; in a keyed set, in each shard of its table: 0 to 65536 | 5120; 512 in a keyed set |
+/// | `waiters` | how many requests can wait in the queue; in a keyed set, in each shard of its table: 0 to 65536 | 5120; 512 in a keyed set without limits of all keys |
 /// | `labels` | whether holds show the labels of their requests: see [`SetDeclaration::labels`] | `false` |
 /// | `collect_within` | how long a grant that is not collected is kept while others wait: `"100ms"` to `"1h"`, see [`SetDeclaration::collect_within`] | `"1s"` |
 /// | `shadow` | whether its limits decide and count but never refuse: see [`SetDeclaration::shadow`] | `false` |
@@ -154,7 +154,7 @@ const MAX_SETS: u64 = 1024;
 /// | `time_zone` | calendar windows, in place of `utc_offset`: a name such as `"America/Los_Angeles"`, see [`TimeZone`] | none |
 /// | `week_start` | `"calendar:week"`: a day such as `"sunday"` | `"monday"` |
 /// | `buckets` | sliding_window_counter: 1 to 60, see [`Limit::buckets`] | 10 |
-/// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; in a keyed set the capacity, at most 64 |
+/// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; of a single key the capacity, at most 64 |
 /// | `unit` | rate, budget: the size of one unit, so that amounts may be decimals in quotes: see [`Limit::unit`] | `"1"` |
 /// | `refund` | calls, rate: whether unused reservations come back, see [`Limit::refund`] | `true`; `false` for windows with `credit` or `fleet` |
 /// | `credit` | calls, rate: processes draw batches and admit from them without the lock, `"auto"` or `{ batch = 10, window_coupled = false }`: see [`Limit::credit`] | none |
@@ -165,6 +165,7 @@ const MAX_SETS: u64 = 1024;
 /// | `near_limit` | the percentage of the capacity from which an admission counts as near the limit: 1 to 100 | 80 |
 /// | `shadow` | whether it decides and counts but never refuses: see [`Limit::shadow`] | that of the set |
 /// | `fleet` | hosts share the limit: `{ key = "org/openai/tokens", lease = "auto", outage = "spend_out", cold_wait = "50ms" }`; `lease` may be a length such as `"2s"`, `outage` may be `"deny"`, `"safe"` or `"open"`; in a keyed set also `unleased = 1`; see [`Limit::fleet`] | each host by itself |
+/// | `scope` | in keyed sets: `"key"`, or `"all_keys"` for one limit of all keys together: see [`Limit::scope`] | `"key"` |
 /// | `prefix` | in keyed sets: the limit counts networks, `{ ipv4 = 24, ipv6 = 48 }`: see [`Limit::prefix`] | single keys |
 ///
 /// | `[[set.tier]]` (0 to 255 per keyed set) | value | default |

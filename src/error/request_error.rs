@@ -65,9 +65,9 @@ pub enum RequestError {
         /// The most that can be taken at once.
         max: u64,
     },
-    /// Only rate and calls limits can be reserved.
+    /// Only rate and calls limits that are not of [all keys](crate::Limit::scope) can be reserved.
     #[error(
-        "limit `{limit}` of set `{set}` cannot be reserved: name it with a cost of 0, or reserve from a set of rate and calls limits"
+        "limit `{limit}` of set `{set}` cannot be reserved: name it with a cost of 0, or reserve from a set of rate and calls limits, none of them of all keys"
     )]
     NotReservable {
         /// The set.
@@ -86,6 +86,16 @@ pub enum RequestError {
         given: String,
         /// Why not.
         why: String,
+    },
+    /// The limit is that of [all keys](crate::Limit::scope) together, and this is done to a single key.
+    #[error(
+        "limit `{limit}` of set `{set}` is that of all keys together: reset it for the set, not for a key"
+    )]
+    NotOfOneKey {
+        /// The set.
+        set: String,
+        /// The limit.
+        limit: String,
     },
     /// The set is keyed, so its limits are those of a key.
     #[error("set `{set}` is keyed: say whose limits are meant with `key`")]

@@ -56,10 +56,9 @@ pub(crate) fn buckets_for(max_keys: u64, shards: u64) -> u64 {
     keys.div_ceil(bucket_keys)
 }
 
-/// Holds per shard for a table of `max_keys`: one for each key that the shard may get, as far as `max` over all
-/// shards permits.
-pub(crate) fn holds_for(max_keys: u64, max: u64) -> u64 {
-    let shards = shards_for(max_keys);
+/// Holds per shard for a table of `max_keys` over all `shards`: one for each key that the shard may get, as far as `max`
+/// over all shards permits.
+pub(crate) fn holds_for(max_keys: u64, shards: u64, max: u64) -> u64 {
     keys_of_the_fullest(max_keys, shards).min(max / shards)
 }
 

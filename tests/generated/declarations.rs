@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use shmlimit::declare::{Adaptive, Align, Amount, Credit, LockKind, TimeZone, WhenFull};
+use shmlimit::declare::{Adaptive, Align, Amount, Credit, LockKind, Scope, TimeZone, WhenFull};
 use shmlimit::{Algorithm, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
 
 pub const SET: &str = "set";
@@ -218,6 +218,15 @@ fn of_one_set(dice: &mut Rng, lengths: Lengths) -> Declaration {
         }
     }
     let mut set = set_of(&limits);
+    if dice.u8(..4) == 0 {
+        // Some of them, or all, of all keys together.
+        let mut scope = || [Scope::Key, Scope::AllKeys][dice.usize(..2)];
+        let scoped: Vec<Limit> = limits.iter().map(|limit| limit.clone().scope(scope())).collect();
+        let with = set_of(&scoped).keyed(Keyed::new(dice.u64(1..=16)));
+        if declared(with.clone()).is_some() {
+            set = with;
+        }
+    }
     for (one_in, option) in SET_OPTIONS {
         if dice.u64(..*one_in) == 0 {
             let with = option(dice, set.clone());

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use shmlimit::declare::Kind;
+use shmlimit::declare::{Kind, Scope};
 use shmlimit::snapshot::SegmentSnapshot;
 use shmlimit::{Declaration, Limit};
 
@@ -164,6 +164,11 @@ impl Fencing {
     }
 }
 
+/// Whether all keys have it together.
+fn is_overall(limit: &Limit) -> bool {
+    limit.options().scope() == Scope::AllKeys
+}
+
 /// What is held of concurrency at an admission is no more than the capacity that it was admitted by.
 pub fn concurrency_is_within_capacity(
     actor: &Actor,
@@ -194,7 +199,8 @@ pub fn concurrency_is_within_capacity(
         let others = actor
             .held
             .iter()
-            .filter(|it| it.key == newest.key && !it.permit.reclaimed());
+            .filter(|it| it.key == newest.key || is_overall(limit))
+            .filter(|it| !it.permit.reclaimed());
         let out: u64 = others.map(of).sum();
         if out > capacity {
             return Err(format!("{out} of {} are held, of {capacity}", limit.name()));
@@ -216,6 +222,7 @@ impl Admitted {
         if self.is_over || bound.per_process > 0 || units == 0 {
             return Ok(());
         }
+        let key = if is_overall(limit) { 0 } else { key };
         let log = self.log.entry((key, limit.name().to_owned())).or_default();
         log.push((now, units));
         let from = now.checked_sub(bound.span);

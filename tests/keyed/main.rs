@@ -5,6 +5,7 @@ mod evicted_keys;
 mod keys;
 mod limits;
 mod oracle;
+mod overall;
 mod processes;
 mod queues;
 mod rows;

@@ -103,6 +103,7 @@ use operations::labels::LABEL_OPERATIONS;
 use operations::lapses::LAPSE_OPERATIONS;
 use operations::leases::LEASE_OPERATIONS;
 use operations::marks::MARKING_OPERATIONS;
+use operations::overall::OVERALL_OPERATIONS;
 use operations::tiers::TIER_OPERATIONS;
 use operations::waiting::WAITING_OPERATIONS;
 use operations::{DEATHS, OPERATIONS, Operation, RECOVERERS, Recoverer};
@@ -251,6 +252,7 @@ fn operations(effort: Effort) -> impl Iterator<Item = Operation> {
         .iter()
         .chain(WAITING_OPERATIONS)
         .chain(KEY_OPERATIONS)
+        .chain(OVERALL_OPERATIONS)
         .chain(MARKING_OPERATIONS)
         .chain(CHANGING_OPERATIONS)
         .chain(TIER_OPERATIONS)

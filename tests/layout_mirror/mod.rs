@@ -118,9 +118,12 @@ impl RawSegment {
         )
     }
 
-    /// The position of the first word of the tags of the first set: behind its control, its journal and its counters.
+    /// The position of the first word of the tags of the first set: behind its control, its journal, its counters and its
+    /// overall states.
     pub fn tags(&self) -> usize {
-        self.control() + control::SIZE + journal::SIZE + counters::SIZE * self.entry(entry::LIMITS)
+        let counters = counters::SIZE * self.entry(entry::LIMITS);
+        let overall = self.entry(entry::OVERALL_WORDS).next_multiple_of(LINE);
+        self.control() + control::SIZE + journal::SIZE + counters + overall
     }
 
     /// The positions of the first set's tickets, which come last in the extent.

@@ -83,6 +83,7 @@ pub mod entry {
     pub const DEFINITION_CHECKSUM: usize = 14;
     pub const LABELS: usize = 16;
     pub const LEASE_LISTS: usize = 17;
+    pub const OVERALL_WORDS: usize = 18;
     pub const SIZE: usize = 24;
 }
 

@@ -135,6 +135,11 @@ impl LimitSet {
             let reason = "declare the set with keyed = { max_keys = 100_000, overrides = true }";
             return Err(refused(reason));
         }
+        if set.is_overall(index) {
+            return Err(refused(
+                "all keys have it together, and none has a part of its own",
+            ));
+        }
         // `u64::MAX` stands for unlimited in a declaration.
         if capacity == u64::MAX {
             return Err(refused("unlimited is no capacity of a key's own; give a number"));

@@ -11,7 +11,8 @@ use crate::units::nanos_from_duration;
 
 impl Permit<'_> {
     /// Reports that the upstream refused the request and accepts nothing before `retry_after` has passed. Until then
-    /// nothing of the set, or of the permit's key if the set is keyed, is admitted in any process. Requests are
+    /// nothing of the set, or of the permit's key if the set is keyed, is admitted in any process; of a keyed set with
+    /// limits of [all keys](crate::Limit::scope), nothing of any key, because all keys share the upstream. Requests are
     /// refused with [`RefusalReason::Throttled`](crate::RefusalReason::Throttled), and waiters go on waiting. The
     /// permit is released as failed, as by [`release_failed`](Self::release_failed), which shrinks an adaptive limit;
     /// [settle](Self::settle) what was not used before the call.
@@ -57,13 +58,18 @@ impl Permit<'_> {
 }
 
 impl LimitSet {
-    /// Like [`Permit::throttled`], without a permit: for callers that check and hold none.
+    /// Like [`Permit::throttled`], without a permit: for callers that check and hold none. A keyed set is throttled as a
+    /// whole only if it has limits of [all keys](crate::Limit::scope).
     ///
     /// # Errors
     ///
     /// [`RequestError::KeyRequired`](crate::RequestError::KeyRequired), and the errors of
     /// [`try_acquire`](crate::Request::try_acquire).
     pub fn throttle(&self, retry_after: Duration) -> Result<(), Error> {
+        if self.engine_set().has_overall() {
+            // All keys together have something to throttle.
+            return Subject { set: self, key: None }.throttle(retry_after);
+        }
         self.subject()?.throttle(retry_after)
     }
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::fleet::{FleetSnapshot, LeaseSnapshot};
-use crate::choices::{Kind, LockKind};
+use crate::choices::{Kind, LockKind, Scope};
 use crate::declaration::Declaration;
 use crate::engine::{
     DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine, Shard,
@@ -142,7 +142,8 @@ pub struct SetSnapshot {
     pub words_in_flight: Option<usize>,
     /// Whether a recovery could not repair the set.
     pub poisoned: bool,
-    /// How much longer the set is [throttled](crate::Permit::throttled); zero if it is not, or is keyed.
+    /// How much longer the set is [throttled](crate::Permit::throttled); zero if it is not, or is keyed and has no limits
+    /// of [all keys](crate::Limit::scope).
     #[serde(serialize_with = "as_seconds")]
     pub throttled_for: Duration,
     /// The counters.
@@ -167,8 +168,8 @@ pub struct SetSnapshot {
     pub waiter_capacity: u64,
     /// The tickets in use, in order of arrival.
     pub tickets: Vec<TicketSnapshot>,
-    /// The table of keys, if the set is keyed. The counters then cover all keys together, and each limit is shown in
-    /// the state of an unused key.
+    /// The table of keys, if the set is keyed. The counters then cover all keys together, and each limit that keys have
+    /// for themselves is shown in the state of an unused key.
     pub keys: Option<KeysSnapshot>,
 }
 
@@ -200,6 +201,9 @@ pub struct LimitSnapshot {
     pub unit: String,
     /// The most units that can be left: the burst, the places, or what a window has; `None` if unlimited.
     pub capacity: Option<u64>,
+    /// Whether each key has it for itself, or all keys have it together.
+    #[serde(skip_serializing_if = "is_of_each_key")]
+    pub scope: Scope,
     /// For an [adaptive](crate::Limit::adaptive) limit, its current capacity.
     pub found_capacity: Option<u64>,
     /// Units that could be taken now.
@@ -287,6 +291,11 @@ pub struct TicketSnapshot {
     pub waiting_for: Duration,
     /// Units requested, by limit.
     pub costs: BTreeMap<String, u64>,
+}
+
+/// Whether a limit has the scope that need not be said.
+fn is_of_each_key(scope: &Scope) -> bool {
+    *scope == Scope::Key
 }
 
 /// The clocks of a segment that this process does not participate in.
@@ -430,10 +439,12 @@ impl SnapshotSource<'_> {
         let dead = DeadHolds::find(at, |owner| self.owners.is_alive(owner));
         let copy = RowCopy::new(shard, &dead);
         let is_keyed = shard.memory.is_keyed();
-        let left_out = if is_keyed {
-            dead.of_all_rows(at)
-        } else {
+        if !is_keyed || shard.set.has_overall() {
             snapshot.throttled_for = Duration::from_nanos(shard.throttled_for(shard.only_row(), now));
+        }
+        let left_out = if is_keyed {
+            dead.of_all_rows(at, &copy)
+        } else {
             dead.leave_out(at, shard.only_row(), &copy)
         };
         snapshot.active += load(&control.active).saturating_sub(left_out.holds);
@@ -445,7 +456,7 @@ impl SnapshotSource<'_> {
             snapshot.of_dead = snapshot
                 .of_dead
                 .saturating_add(left_out.of_dead.get(limit.index).copied().unwrap_or(0));
-            if !is_keyed {
+            if !is_keyed || limit.is_overall() {
                 let mark = limit.mark(left_out.row, now);
                 let standing = limit.rule.standing(mark);
                 snapshot.found_capacity = limit.rule.found_capacity(mark);
@@ -563,6 +574,7 @@ impl SetSnapshot {
             kind: limit.kind,
             unit: set.limit_unit(limit.index),
             capacity: capacity(limit),
+            scope: limit.scope,
             found_capacity: limit.rule.found_capacity(Mark::default()),
             remaining: limit.rule.standing(Mark::default()).remaining,
             of_dead: 0,

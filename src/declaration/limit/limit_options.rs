@@ -5,6 +5,7 @@ use super::fleet_lease::FleetLease;
 use super::time_zone::TimeZone;
 use super::window::Window;
 use super::{Algorithm, Limit};
+use crate::choices::Scope;
 
 /// The options of a [`Limit`] beyond its kind, capacity and window. See [`Limit::options`].
 ///
@@ -50,6 +51,11 @@ impl<'a> LimitOptions<'a> {
     /// The maximum of an adaptive capacity, if declared.
     pub fn ceiling(&self) -> Option<&'a Amount> {
         self.0.ceiling.as_ref()
+    }
+
+    /// Whether each key of a keyed set has the limit for itself, or all keys have it together.
+    pub fn scope(&self) -> Scope {
+        self.0.scope.unwrap_or_default()
     }
 
     /// How hosts share the limit, if they do.

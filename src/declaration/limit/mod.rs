@@ -18,7 +18,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::choices::Kind;
+use crate::choices::{Kind, Scope};
 use crate::words::words;
 use adaptive::Adaptive;
 use amount::{Amount, InvalidAmount, Scale};
@@ -212,6 +212,8 @@ pub struct Limit {
     pub(super) fleet: Option<FleetLease>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) time_zone: Option<TimeZone>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) scope: Option<Scope>,
 }
 
 impl Limit {
@@ -302,6 +304,7 @@ impl Limit {
             credit: None,
             fleet: None,
             time_zone: None,
+            scope: None,
         }
     }
 
@@ -511,6 +514,42 @@ impl Limit {
         self
     }
 
+    /// Whose limit it is in a [keyed](crate::SetDeclaration::keyed) set: [each key's](Scope::Key), which is the default,
+    /// or [that of all keys together](Scope::AllKeys). A request takes the limits of its key and those of all keys in
+    /// one step, or nothing: so a tenant is not charged for what the quota of all of them refuses.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use shmlimit::declare::Scope;
+    /// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let minute = Duration::from_secs(60);
+    /// let declaration = Declaration::new().add_set(
+    ///     SetDeclaration::new("model")
+    ///         .keyed(Keyed::new(10_000))
+    ///         .add_limit(Limit::calls("requests", 2, minute)) // of each tenant
+    ///         .add_limit(Limit::calls("upstream", 3, minute).scope(Scope::AllKeys)), // of all of them
+    /// );
+    /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+    /// let request = segment.set("model")?.request();
+    /// assert!(request.for_key("a")?.check()?.is_admitted());
+    /// assert!(request.for_key("a")?.check()?.is_admitted());
+    /// assert!(request.for_key("b")?.check()?.is_admitted());
+    /// let refused = request.for_key("b")?.check()?; // b has one left, but all of them together have none
+    /// assert_eq!(refused.binding().map(|binding| binding.limit), Some("upstream"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A set that has such limits has one lock for all its keys, where other keyed sets have up to 256. No tier, and no
+    /// capacity of its own, changes for a key what all keys have together; nor can it be [reserved](crate::Request::reserve),
+    /// counted by [networks](Self::prefix), drawn as [credit](Self::credit) or shared by [hosts](Self::fleet). The scope of a
+    /// limit cannot change in a live segment.
+    pub fn scope(mut self, scope: Scope) -> Self {
+        self.scope = Some(scope);
+        self
+    }
+
     /// The limit's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -594,6 +633,11 @@ impl Limit {
         in_windows && (self.credit.is_some() || self.fleet.is_some())
     }
 
+    /// Whether all keys have it together.
+    pub(super) fn is_overall(&self) -> bool {
+        self.scope == Some(Scope::AllKeys)
+    }
+
     /// The capacity in whole units, if it is valid and not unlimited.
     pub(super) fn capacity_units(&self) -> Option<u64> {
         self.units(&self.capacity).ok()?
@@ -621,7 +665,7 @@ impl Limit {
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at_most = self.bound().map(|at_most| at_most.to_string());
-        let declared: [(&str, Option<&dyn fmt::Debug>); 23] = [
+        let declared: [(&str, Option<&dyn fmt::Debug>); 24] = [
             ("rate", shown(&self.rate)),
             ("interval", shown(&self.interval)),
             ("unit", shown(&self.unit)),
@@ -645,6 +689,7 @@ impl fmt::Debug for Limit {
             ("prefix", shown(&self.prefix)),
             ("credit", shown(&self.credit)),
             ("fleet", shown(&self.fleet)),
+            ("scope", shown(&self.scope)),
         ];
         let mut written = f.debug_struct("Limit");
         written.field("name", &self.name).field("kind", &self.kind);

@@ -33,13 +33,46 @@ impl SetDeclaration {
         } else if self.limits.iter().any(|limit| limit.fleet.is_some()) {
             "hosts share limits that are the same for every key; remove it, or `fleet` of the limit"
         } else if limits.iter().all(|limit| limit.terms.is_none()) {
-            "every capacity of the set is unlimited or finds itself, so that no key can have another; remove it"
+            "every capacity of the set is unlimited, finds itself or is that of all keys, so that no key can have another; remove it"
         } else {
             return Ok(());
         };
         Err(DeclarationError::Misplaced {
             place: place.field("keyed / overrides"),
             given: "true".to_owned(),
+            advice: advice.to_owned(),
+        })
+    }
+
+    /// Whether all keys have some limit together.
+    pub(super) fn has_overall(&self) -> bool {
+        self.limits.iter().any(Limit::is_overall)
+    }
+
+    /// Requires that a set with limits of all keys has keys, and nothing that goes by single rows.
+    pub(in crate::declaration) fn check_scopes(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
+        let Some(overall) = self.limits.iter().find(|limit| limit.is_overall()) else {
+            return Ok(());
+        };
+        let advice = if self.keyed.is_none() {
+            "without keys, a limit is that of all requests anyway; remove it, or declare the set with keyed = { max_keys = \
+             100_000 }"
+        } else if self.limits.iter().any(|limit| limit.prefix.is_some()) {
+            "limits that count networks are decided by networks alone; remove it, or the prefixes of the limits"
+        } else if self.limits.iter().any(|limit| limit.credit.is_some()) {
+            "batches are drawn for single keys; remove it, or the credit of the limit"
+        } else if self.limits.iter().any(|limit| limit.fleet.is_some()) {
+            "hosts share the limits of single keys only; remove it, or `fleet` of the limit"
+        } else {
+            return Ok(());
+        };
+        let place = Location {
+            limit: Some(&overall.name),
+            ..*place
+        };
+        Err(DeclarationError::Misplaced {
+            place: place.field("scope"),
+            given: written(&overall.scope).unwrap_or_default(),
             advice: advice.to_owned(),
         })
     }

@@ -167,7 +167,7 @@ impl SetDeclaration {
     /// How many requests can wait in the queue at once, from 0 to 65536; 5120 by default. One more is refused at
     /// once, even without a timeout: [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull). In a
     /// [keyed](Self::keyed) set, the number is for each shard of its table, and 512 by default; all waiters of one
-    /// key are in one shard.
+    /// key are in one shard. A set with limits of [all keys](Limit::scope) has one shard, and 5120 by default.
     ///
     /// Each takes 88 bytes of the file and 24 for every limit of the set, rounded up to a multiple of 64: 128 with
     /// one limit, 192 with four. So the default is 640 KiB for a set of one limit, and 64 KiB for each shard of a
@@ -264,6 +264,7 @@ impl SetDeclaration {
                 ..plan
             });
         }
+        self.check_scopes(&place)?;
         self.check_prefixes(&place)?;
         share_refund_words(&mut limits);
         let tiers = self.compile_tiers(&place, &limits)?;
@@ -371,9 +372,16 @@ impl SetDeclaration {
         };
         // More than the capacities add up to, so that they can be raised while the segment is in use.
         let with_room = |held: u64, max| held.saturating_mul(4).clamp(MIN_HOLDS, max);
-        let holds = if let Some(keyed) = &self.keyed {
+        let holds = if self.has_overall() {
+            // All of them are in one shard. What all keys have together is held by no more permits than it says.
+            let is_of_keys = |limit: &Limit| limit.kind == Kind::Concurrency && !limit.is_overall();
+            let keyed = self.keyed.as_ref().filter(|_| self.limits.iter().any(is_of_keys));
+            let one_each = keyed.map_or(0, |keyed| table::holds_for(keyed.max_keys, 1, MAX_HOLDS));
+            held.map(|held| with_room(held, MAX_HOLDS).max(one_each))
+        } else if let Some(keyed) = &self.keyed {
             // Keys are independent of one another: none should be refused because others hold something.
-            let one_each = table::holds_for(keyed.max_keys, MAX_HOLDS);
+            let shards = table::shards_for(keyed.max_keys);
+            let one_each = table::holds_for(keyed.max_keys, shards, MAX_HOLDS);
             held.map(|held| with_room(held, MAX_HOLDS_OF_A_SHARD))
                 .or_else(|| drawn().map(|_| MIN_HOLDS))
                 .map(|holds| holds.max(one_each))
@@ -385,7 +393,7 @@ impl SetDeclaration {
     }
 
     fn effective_waiters(&self) -> u32 {
-        let by_default = if self.keyed.is_some() {
+        let by_default = if self.keyed.is_some() && !self.has_overall() {
             WAITERS_OF_A_SHARD
         } else {
             WAITERS

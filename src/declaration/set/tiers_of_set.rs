@@ -173,6 +173,13 @@ impl SetDeclaration {
                 advice: advice.to_owned(),
             })
         };
+        if limit.is_overall() {
+            return misplaced(
+                "capacity",
+                written(&change.capacity),
+                "all keys have the limit together, whatever their tiers; remove it, or `scope` of the limit",
+            );
+        }
         if limit.adaptive.is_some() {
             return misplaced(
                 "capacity",
@@ -219,27 +226,32 @@ impl SetDeclaration {
 
     /// The limit with its default number of entries declared.
     ///
-    /// Without keys that serves any capacity, so that it can be raised in the live segment. With keys each row has a
-    /// log, which is no longer than the largest capacity of any tier: all tiers share the state.
+    /// Without keys, or of all keys together, that serves any capacity, so that it can be raised in the live segment.
+    /// Otherwise each row has a log, which is no longer than the largest capacity of any tier: all tiers share the state.
     pub(in crate::declaration) fn with_entries(&self, limit: &Limit) -> Limit {
         let mut limit = limit.clone();
         if limit.effective_algorithm() == Some(Algorithm::SlidingWindow) && limit.entries.is_none() {
-            limit.entries = Some(match self.keyed {
-                None => DEFAULT_ENTRIES,
-                Some(_) => {
-                    let useful = |capacity| self.useful_entries(&limit, capacity);
-                    self.capacities_of(&limit).map(useful).max().unwrap_or(1)
-                }
+            limit.entries = Some(if self.has_row_of_each_key(&limit) {
+                let useful = |capacity| self.useful_entries(&limit, capacity);
+                self.capacities_of(&limit).map(useful).max().unwrap_or(1)
+            } else {
+                DEFAULT_ENTRIES
             });
         }
         limit
     }
 
+    /// Whether each key has a state of the limit.
+    fn has_row_of_each_key(&self, limit: &Limit) -> bool {
+        self.keyed.is_some() && !limit.is_overall()
+    }
+
     /// As many entries as a new segment would have for that capacity; without keys, as many as it could use of them.
     fn useful_entries(&self, limit: &Limit, capacity: &Amount) -> u32 {
-        let max = match self.keyed {
-            None => DEFAULT_ENTRIES,
-            Some(_) => MAX_DEFAULT_ENTRIES_OF_A_KEY,
+        let max = if self.has_row_of_each_key(limit) {
+            MAX_DEFAULT_ENTRIES_OF_A_KEY
+        } else {
+            DEFAULT_ENTRIES
         };
         let units = limit.units(capacity).ok().flatten();
         let entries = units.and_then(|units| u32::try_from(units).ok());

@@ -342,6 +342,7 @@ fn no_field_of_a_limit_is_left_out_when_it_is_shown() {
         credit = { batch = 10 }
         fleet = { key = "shared" }
         time_zone = "Europe/Berlin"
+        scope = "all_keys"
         "#,
     )
     .expect("every field has the type that it should have");

@@ -218,8 +218,8 @@ impl LockedShard<'_> {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         match batches {
-            None if self.shard.has_no_waiters(row) => self.take_or_refuse(row, costs, decision, attempt),
-            Some(batches) if self.shard.has_no_waiters(row) => {
+            None if self.shard.nobody_is_ahead(row) => self.take_or_refuse(row, costs, decision, attempt),
+            Some(batches) if self.shard.nobody_is_ahead(row) => {
                 self.draw_or_take(batches, row, costs, decision, attempt)
             }
             _ => self.decide_behind(row, costs, decision, attempt),
@@ -236,7 +236,7 @@ impl LockedShard<'_> {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        if attempt == Attempt::BeforeWaiting {
+        if attempt == Attempt::BeforeWaiting && self.is_behind_others(row, costs) {
             // In the queue, a request that can never be met would keep everybody behind it waiting forever.
             let shard = self.shard.of(row);
             let Some(impossible) = shard.impossible_cost(row, costs) else {
@@ -246,7 +246,7 @@ impl LockedShard<'_> {
             return Ok(Answer::Impossible);
         }
         self.serve_head(row.index)?;
-        if self.shard.has_no_waiters(row) {
+        if !self.is_behind_others(row, costs) {
             return self.take_or_refuse(row, costs, decision, attempt);
         }
         self.refuse(row.into(), costs, Cause::Behind(None), decision, attempt)

@@ -26,9 +26,33 @@ impl LockedShard<'_> {
         costs: &Costs,
         late: Option<u64>,
     ) -> Result<Option<Binding>, Box<Error>> {
-        let Some(head) = self.head(row.index)? else {
-            return Ok(None);
-        };
+        let of_queue = self
+            .head(row.index)?
+            .and_then(|head| self.binding_in_queue(row, head, costs, late));
+        let of_order = self.binding_in_order(costs, late);
+        Ok(of_queue.into_iter().chain(of_order).reduce(longer_wait))
+    }
+
+    /// The binding of a request that asks for what all keys share, behind the first of those that wait for it.
+    fn binding_in_order(&self, costs: &Costs, late: Option<u64>) -> Option<Binding> {
+        let first = Some(costs).filter(|costs| self.asks_for_overall(costs));
+        let first = first.and_then(|_| self.first_in_order());
+        let first = first.filter(|first| late != Some(first.ticket))?;
+        let of_first = self.shard.costs_of(self.shard.memory.ticket(first.ticket)?);
+        let row = self.shard.absent_row();
+        let by_sums = self.shard.rules.overall_limits().filter_map(|limit| {
+            let asked = costs.limits.contains(limit.index) && !limit.shadow;
+            let cost_of = |costs: &Costs| costs.iter().find(|(index, _)| *index == limit.index);
+            let amounts = [costs, &of_first].into_iter().filter_map(cost_of);
+            let amount = amounts.fold(0, |sum: u64, (_, cost)| sum.saturating_add(cost));
+            let wait = limit.earliest(row, self.now, amount);
+            (asked && wait > 0).then_some((limit.index, wait))
+        });
+        let of_head = self.binding_of_head(self.shard.row(first.row), first.ticket);
+        of_head.into_iter().chain(by_sums).reduce(longer_wait)
+    }
+
+    fn binding_in_queue(&self, row: Row<'_>, head: u64, costs: &Costs, late: Option<u64>) -> Option<Binding> {
         let shard = self.shard.of(row);
         let sums = self.sums_until(row, head, costs, late);
         let by_sums = sums.iter().filter_map(|(index, amount)| {
@@ -37,7 +61,7 @@ impl LockedShard<'_> {
             (wait > 0).then_some((index, wait))
         });
         let of_head = self.binding_of_head(row, head);
-        Ok(of_head.into_iter().chain(by_sums).reduce(longer_wait))
+        of_head.into_iter().chain(by_sums).reduce(longer_wait)
     }
 
     /// The limit that binds the first in the queue, and for how long.

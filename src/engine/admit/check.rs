@@ -143,7 +143,9 @@ impl SegmentEngine {
         decision: &mut Decision,
     ) -> Result<Debited, Box<Error>> {
         let locked = self.lock(set.shard(permit.shard()), LockFor::Decide, LockWait::Timeout)?;
-        let row = match locked.row_of(permit)? {
+        // What all keys have together needs no row.
+        let is_overall = costs.iter().all(|(index, _)| set.is_overall(index));
+        let row = match locked.row_of(permit, is_overall)? {
             Ok(row) => row,
             Err(no_row) => {
                 let answer = locked.without_a_row(no_row, costs, decision, Attempt::Last)?;
@@ -266,7 +268,8 @@ impl LockedShard<'_> {
     /// Refuses what one of many keys never admits.
     #[cold]
     fn refuse_forever(&self, key: &KeyIdentity, costs: &Costs, decision: &mut Decision) {
-        let row = self.shard.find_row_of(key.fingerprint).unwrap_or(Row::ABSENT);
+        let found = self.shard.find_row_of(key.fingerprint);
+        let row = found.unwrap_or_else(|| self.shard.absent_row());
         self.assess_all(row.into(), costs, decision);
         // Whatever else the key would have to wait for, this is the reason.
         decision.refuse(Cause::Limits);

@@ -142,7 +142,7 @@ impl SegmentEngine {
                 locked
                     .shard
                     .find_row_of(network.fingerprint)
-                    .unwrap_or(Row::ABSENT)
+                    .unwrap_or_else(|| locked.shard.absent_row())
             })
             .collect();
         locked.assess_all(Rows::of_levels(&rows), costs, &mut decision);
@@ -179,7 +179,11 @@ impl LockedShard<'_> {
                 Some(row) => Ok(row),
                 // Rows found before count as free if nothing was taken from them yet, so they are excluded. A request
                 // that can never be met takes no row from another key.
-                None if self.shard.impossible_cost(Row::ABSENT, costs).is_none() => {
+                None if self
+                    .shard
+                    .impossible_cost(self.shard.absent_row(), costs)
+                    .is_none() =>
+                {
                     self.add_row(&network.identity(), &rows)?
                 }
                 None => Err(NoRow::Full { room_in: None }),

@@ -69,7 +69,7 @@ impl<'a> ShardAt<'a> {
                 Some(row) => row,
             },
         };
-        if !shard.has_no_waiters(row) || shard.throttled_for(row, now) != 0 {
+        if !shard.nobody_is_ahead(row) || shard.throttled_for(row, now) != 0 {
             return Plain::Undecided;
         }
         let is_pending = attempt == Attempt::First;
@@ -118,7 +118,7 @@ impl<'a> ShardAt<'a> {
             return Taken::Refused;
         };
         let cost = costs.amounts[index % MAX_LIMITS];
-        let Some(words) = limit.words(row.states()) else {
+        let Some(words) = limit.words(row) else {
             return Taken::Refused;
         };
         let Some(mark) = limit.mark_if_admitted(words, self.now, cost) else {
@@ -173,7 +173,7 @@ impl<'a> ShardAt<'a> {
             let Some(limit) = self.shard.rules.backlogs.get(index) else {
                 return Charged::Refused;
             };
-            let mark = limit.take(row.states(), transaction, self.now, cost);
+            let mark = limit.take(row, transaction, self.now, cost);
             Charged::by(mark, |mark| limit.is_near(mark))
         };
         self.take_by(policy, |_| None, row, costs, decision)
@@ -250,7 +250,7 @@ impl<'a> ShardAt<'a> {
     ) -> Option<Answer> {
         let cost = costs.amounts[index % MAX_LIMITS];
         let limit = self.shard.backlogs.get(index)?;
-        let (assessment, mark) = limit.assess(row.states(), self.now, cost)?;
+        let (assessment, mark) = limit.assess(row, self.now, cost)?;
         if assessment == (Assessment::Refused { retry_after: None }) {
             return None;
         }

@@ -320,7 +320,7 @@ impl LockedShard<'_> {
         if self.shard.is_in_shadow(costs) {
             let admission = Admission {
                 waived: costs.limits,
-                ..Admission::of(Row::ABSENT.into(), costs)
+                ..Admission::of(self.shard.absent_row().into(), costs)
             };
             return self.take_all(&admission, decision, Attempt::Last);
         }
@@ -329,6 +329,6 @@ impl LockedShard<'_> {
             Attempt::Last | Attempt::Late(_) | Attempt::Waiting => Attempt::Last,
         };
         let cause = Cause::NoRow(room_in.and_then(NonZeroU64::new));
-        self.refuse(Row::ABSENT.into(), costs, cause, decision, attempt)
+        self.refuse(self.shard.absent_row().into(), costs, cause, decision, attempt)
     }
 }

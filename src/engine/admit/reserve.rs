@@ -90,12 +90,14 @@ impl SegmentEngine {
 
 impl SetOutline {
     /// The first limit asked for something that cannot be charged ahead of its use: concurrency is held from now on,
-    /// and what a budget will be debited is not known yet.
+    /// what a budget will be debited is not known yet, and what all keys have together would be kept from those that
+    /// wait for it.
     fn first_unreservable(&self, costs: &Costs) -> Option<usize> {
         costs
             .iter()
             .find(|(index, cost)| {
                 self.limits.get(*index).is_some_and(|limit| match limit.kind {
+                    _ if self.is_overall(*index) => *cost > 0,
                     Kind::Rate | Kind::Calls => false,
                     Kind::Concurrency => *cost > 0,
                     Kind::Budget => true,

@@ -21,7 +21,8 @@ const MAX_THROTTLE: u64 = 31 * 24 * 3600 * NANOS_PER_SECOND;
 const LONGEST_SOUND: u64 = MAX_THROTTLE + MAX_AHEAD;
 
 impl SegmentEngine {
-    /// Admits nothing of the set, or of the key, for `wait` nanoseconds. A throttle that already lasts longer stays.
+    /// Admits nothing of the set, or of the key, for `wait` nanoseconds. A keyed set is throttled as a whole only if all
+    /// keys have some limit together. A throttle that already lasts longer stays.
     pub(crate) fn throttle(&self, target: Target<'_>, wait: u64) -> Result<(), Box<Error>> {
         let mut locked = self.lock(target.shard(), LockFor::Decide, LockWait::Timeout)?;
         match locked.row_for(target.key, &Costs::default())? {
@@ -31,7 +32,8 @@ impl SegmentEngine {
         }
     }
 
-    /// [Throttles](Self::throttle) the set or key that a permit was taken from.
+    /// [Throttles](Self::throttle) the set or key that a permit was taken from: the set if all keys have some limit
+    /// together.
     pub(crate) fn throttle_by(
         &self,
         set: &SetEngine,
@@ -39,7 +41,13 @@ impl SegmentEngine {
         wait: u64,
     ) -> Result<(), Box<Error>> {
         let mut locked = self.lock(set.shard(permit.shard()), LockFor::Decide, LockWait::Timeout)?;
-        match locked.row_of(permit)? {
+        // The upstream that all keys share throttles all of them.
+        let is_overall = set.has_overall();
+        match locked.row_of(permit, is_overall)? {
+            Ok(_) if is_overall => {
+                let set = locked.shard.absent_row();
+                locked.throttle(set, wait)
+            }
             Ok(row) => locked.throttle(row, wait),
             Err(_) => Ok(()),
         }
@@ -47,15 +55,25 @@ impl SegmentEngine {
 }
 
 impl<'a, Rules> Shard<'a, Rules> {
-    /// The word that says until when a row is throttled.
+    /// The word that says until when a row is throttled. The row of a key without one is that of all keys together.
     #[inline(always)]
     fn throttle_word(&self, row: Row<'a>) -> &'a AtomicU64 {
         row.used_at().unwrap_or(&self.memory.control().throttled_until)
     }
 
-    /// Nanoseconds for which a row still admits nothing; zero unless it is throttled.
+    /// Nanoseconds for which a row still admits nothing; zero unless it is throttled, or all keys are.
     #[inline(always)]
     pub(crate) fn throttled_for(&self, row: Row<'a>, now: Now) -> u64 {
+        let of_row = self.row_throttled_for(row, now);
+        if !self.set.has_overall() {
+            return of_row;
+        }
+        of_row.max(self.row_throttled_for(self.absent_row(), now))
+    }
+
+    /// Nanoseconds for which a row still admits nothing, whether or not all keys are throttled.
+    #[inline(always)]
+    pub(crate) fn row_throttled_for(&self, row: Row<'a>, now: Now) -> u64 {
         let until = self.throttle_word(row).load(Ordering::Relaxed);
         if until <= now.monotonic {
             return 0;
@@ -70,6 +88,11 @@ impl<'a, Rules> Shard<'a, Rules> {
         if word.load(Ordering::Relaxed) > unthrottled {
             word.store(unthrottled, Ordering::Relaxed);
         }
+    }
+
+    /// Ends the throttling of all keys together.
+    pub(in crate::engine) fn end_throttling_of_set(&self) {
+        self.memory.control().throttled_until.store(0, Ordering::Relaxed);
     }
 }
 
@@ -107,16 +130,27 @@ impl ShardAt<'_> {
     }
 }
 
+impl ShardAt<'_> {
+    /// The same, but for throttling of all keys together.
+    pub(in crate::engine) fn throttles_by_row(&self, row: Row<'_>, costs: &Costs) -> u64 {
+        match self.shard.row_throttled_for(row, self.now) {
+            0 => 0,
+            _ if self.shard.is_never_throttled(costs) => 0,
+            wait => wait,
+        }
+    }
+}
+
 impl LockedShard<'_> {
     fn throttle(&mut self, row: Row<'_>, wait: u64) -> Result<(), Box<Error>> {
-        if row.is_absent() {
+        if row.is_absent() && !self.shard.set.has_overall() {
             // The key was admitted without a row, by limits in shadow.
             return Ok(());
         }
         // Long enough for every other reading of the clock, too: one may be ahead of this one.
         let wait = self.engine.wait_by_any_reading(wait.min(MAX_THROTTLE));
         let until = self.now.monotonic.saturating_add(wait);
-        let left = self.shard.throttled_for(row, self.now);
+        let left = self.shard.row_throttled_for(row, self.now);
         if self.now.monotonic.saturating_add(left) >= until {
             return Ok(());
         }

@@ -184,7 +184,9 @@ impl<'a> LockedShard<'a> {
         let (shard, now) = (self.shard, self.now);
         let control = shard.memory.control();
         let limits = shard.limits.len() as u64;
-        let total = shard.memory.row_count() * limits;
+        // Behind the rows, once more for what all keys have together.
+        let rows = shard.memory.row_count() + u64::from(shard.set.has_overall());
+        let total = rows * limits;
         let mut done = control.migrated.load(Ordering::Relaxed).min(total);
         while done < total {
             let (row, index) = (shard.row(done / limits), (done % limits) as usize);
@@ -194,7 +196,7 @@ impl<'a> LockedShard<'a> {
                 continue;
             };
             let (old, new) = (old.of(row), new.of(row));
-            if old.rule == new.rule || row.is_unused() {
+            if old.rule == new.rule || row.is_unused() || new.is_overall() != row.is_absent() {
                 continue;
             }
             let mut transaction = shard.memory.journal().begin();

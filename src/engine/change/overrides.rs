@@ -8,6 +8,7 @@ use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::choices::Scope;
 use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::locked_shard::{LockFor, LockWait};
 use crate::engine::shard::segment_engine::SegmentEngine;
@@ -101,7 +102,7 @@ impl LimitRules {
 
     /// The word of the row that holds it.
     pub(in crate::engine) fn capacity_word<'a>(&self, row: Row<'a>) -> Option<&'a AtomicU64> {
-        row.state(self.override_word?, 1).first()
+        row.states(Scope::Key).get(self.override_word?)
     }
 }
 

@@ -338,7 +338,7 @@ impl SegmentEngine {
         let mut locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
         let refused = match locked.shard.find_row_of(key.fingerprint) {
             Some(row) => locked.change_row(row, change)?.err(),
-            None => match locked.shard.refused_capacity(Row::ABSENT, change) {
+            None => match locked.shard.refused_capacity(locked.shard.absent_row(), change) {
                 Some(refused) => Some(refused),
                 // A key without a row is limited like this already.
                 None if !change.gives_any() => None,

@@ -56,7 +56,7 @@ pub(crate) struct ObservedKey {
     pub(crate) waiting: u64,
     /// Whether it is only found in the second of its two buckets.
     pub(crate) is_in_second_bucket: bool,
-    /// The limits that the row has, as a bit mask: all of them, unless they count networks.
+    /// The limits that the row has, as a bit mask: all that are not of all keys together, unless they count networks.
     pub(crate) limits: u32,
     /// How each limit stands without what dead processes hold of concurrency, in the set's order.
     pub(crate) marks: Vec<Mark>,
@@ -186,7 +186,7 @@ impl<'a> RowLooker<'a> {
         seen.limits = shard.limits_of_key(seen.name.as_ref());
         seen.counts = KeyCounts::from_word(counts.load(Ordering::Relaxed));
         seen.unused_for = self.now.monotonic.saturating_sub(used_at.load(Ordering::Relaxed));
-        seen.throttled_for = shard.throttled_for(row, at.now);
+        seen.throttled_for = shard.row_throttled_for(row, at.now);
         seen.is_replenished = shard.is_replenished(row, at.now);
         seen.pins_of_dead = left_out.holds;
         seen.pins = row_references.pins().saturating_sub(seen.pins_of_dead);
@@ -267,9 +267,11 @@ impl RuledShard<'_> {
         None
     }
 
-    /// Whether anything is held of a row. In a set without keys, whether anything is held at all.
+    /// Whether anything is held of a row. In a set without keys, or with limits that all keys share, whether anything is
+    /// held at all.
     pub(in crate::engine) fn is_held(&self, row: Row<'_>) -> bool {
         match row.row_references() {
+            _ if self.set.has_overall() => self.memory.control().active.load(Ordering::Relaxed) > 0,
             Some(row_references) => RowReferences(row_references.load(Ordering::Relaxed)).pins() > 0,
             None => !self.memory.is_keyed() && self.memory.control().active.load(Ordering::Relaxed) > 0,
         }
@@ -282,14 +284,14 @@ impl RuledShard<'_> {
 }
 
 impl RuledShard<'_> {
-    /// The limits that the row of a key has, as a bit mask. If they count networks, the key's name says which ones. If
+    /// The limits that the row of a key has, as a bit mask: those of all keys are not in it. If they count networks, the key's name says which ones. If
     /// the name is not kept, or not kept whole, it may be any of them.
     fn limits_of_key(&self, name: Option<&KeptName>) -> u32 {
         let network = name
             .filter(|(kept, length)| !self.set.levels.is_empty() && kept.len() as u64 == *length)
             .and_then(|(kept, _)| std::str::from_utf8(kept).ok()?.rsplit_once('/'));
         let Some((address, length)) = network else {
-            return self.set.all_limits();
+            return self.set.all_limits() & !u32::from(self.set.overall.0);
         };
         let is_ipv4 = !address.contains(':');
         self.limits_of_networks(|lengths| {

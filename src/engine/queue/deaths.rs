@@ -158,6 +158,12 @@ impl SegmentEngine {
 
     /// The other processes whose deaths could let a ticket be served.
     fn owners_before(&self, shard: Shard<'_>, waiting: &Waiting) -> BTreeSet<u64> {
+        if shard.set.has_overall() {
+            // Anyone may be the first in order.
+            let mut owners = set_of(shard.owners());
+            self.retain_others(&mut owners);
+            return owners;
+        }
         let queue = QueueWords::reading(shard.memory);
         let mut owners = set_of(shard.holders());
         let mut index = waiting.ticket().index;

@@ -117,7 +117,12 @@ impl SegmentEngine {
         if let Some(place) = shard.memory.ticket(ticket.index) {
             waiting.seen = futex::value(place.waiter_futex());
         }
-        if queue::head(&QueueWords::reading(shard.memory), row.index) == Ok(Some(ticket.index)) {
+        let is_head = queue::head(&QueueWords::reading(shard.memory), row.index) == Ok(Some(ticket.index));
+        if let Some(looks_after) = locked.behind_in_order(ticket.index) {
+            let instant = locked.now.monotonic;
+            drop(locked);
+            self.set_wake_behind(shard, &mut waiting, looks_after, instant);
+        } else if is_head {
             let (blocked, instant) = (locked.blocked(row, costs), locked.now.monotonic);
             drop(locked);
             self.set_wake_at(shard, &mut waiting, blocked, instant);
@@ -155,7 +160,7 @@ impl<'a> LockedShard<'a> {
         }
         self.lapse_if_due(row.index)?;
         let served = self.serve_head(row.index)?;
-        if self.shard.has_no_waiters(row) {
+        if !self.is_behind_others(row, costs) {
             let answer = self.take_or_refuse(row, costs, decision, Attempt::Waiting)?;
             if matches!(answer, Answer::Admitted | Answer::Impossible) {
                 return Ok(Err(answer));

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::admit::charge::Admission;
 use crate::engine::queue::deadline::Deadline;
+use crate::engine::queue::order::OrderedHead;
 use crate::engine::settle::refund::Origin;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::LockedShard;
@@ -86,6 +87,17 @@ impl<Rules> Shard<'_, Rules> {
         }
     }
 
+    /// Whether nobody waits whom a request of the key of a row could overtake. If all keys have some limit together,
+    /// that may be anybody.
+    #[inline(always)]
+    pub(crate) fn nobody_is_ahead(&self, row: Row<'_>) -> bool {
+        if self.set.has_overall() {
+            self.has_no_waiters_at_all()
+        } else {
+            self.has_no_waiters(row)
+        }
+    }
+
     /// Whether nobody waits in any queue.
     #[inline]
     pub(crate) fn has_no_waiters_at_all(&self) -> bool {
@@ -126,9 +138,25 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// Serves the head of a row's queue if the limits allow it now.
+    /// Serves the head of a row's queue if the limits allow it now. If all keys have some limit together, first serves
+    /// those that ask for that, in their order.
     #[cold]
     pub(crate) fn serve_head(&mut self, row: u64) -> Result<Served, Box<Error>> {
+        if !self.shard.set.has_overall() {
+            return self.serve_queue(row, None);
+        }
+        self.serve_in_order()?;
+        let first = self.first_in_order();
+        self.serve_queue(row, first)
+    }
+
+    /// Serves the head of a row's queue if the limits allow it now. What all keys share is granted to no head but
+    /// `first`.
+    pub(in crate::engine) fn serve_queue(
+        &mut self,
+        row: u64,
+        first: Option<OrderedHead>,
+    ) -> Result<Served, Box<Error>> {
         if self.shard.has_no_waiters(self.shard.row(row)) {
             return Ok(Served::NoWaiters);
         }
@@ -171,7 +199,13 @@ impl<'a> LockedShard<'a> {
             match ticket.owner().load(Ordering::Relaxed) {
                 0 => {}
                 owner => {
-                    let served = self.try_grant(self.shard.row(row), index, ticket, &costs, owner)?;
+                    let may_be_granted =
+                        !self.asks_for_overall(&costs) || first.is_some_and(|first| first.ticket == index);
+                    let served = if may_be_granted {
+                        self.try_grant(self.shard.row(row), index, ticket, &costs, owner)?
+                    } else {
+                        Served::Blocked(self.blocked(of_queue, &costs))
+                    };
                     // It went to sleep behind another. As the head, it has to compute when time serves it.
                     if has_another_head && matches!(served, Served::Blocked(_)) {
                         self.notify(index, ticket);
@@ -205,10 +239,20 @@ impl<'a> LockedShard<'a> {
         if self.shard.has_no_waiters_at_all() {
             return Ok(());
         }
+        let has_overall = self.shard.set.has_overall();
+        if has_overall {
+            self.serve_in_order()?;
+        }
+        let first = self.first_in_order();
         // Bounded by the number of tickets, whatever the queues say.
         for index in 0..self.shard.memory.touched_tickets() {
             if let Some(queue) = self.shard.queue_headed_by(index) {
-                self.serve_next_of_those_who_wait(queue)?;
+                let served = self.serve_queue(queue, first)?;
+                // Of those that are ordered, only the first goes by the clock.
+                let is_first = first.is_some_and(|first| first.row == queue);
+                if !has_overall || is_first || self.as_ordered(index).is_none() {
+                    self.notify_if_blocked(queue, served)?;
+                }
             }
         }
         Ok(())
@@ -223,6 +267,10 @@ impl<'a> LockedShard<'a> {
             return Ok(());
         }
         self.serve_head(row)?;
+        // It may have become the first in order by what came back to its key.
+        if let Some(first) = self.first_in_order().filter(|first| first.row == row) {
+            self.notify_head(first);
+        }
         if was_last_hold && self.shard.memory.is_keyed() {
             self.serve_who_may_wait_for_a_hold()?;
         }
@@ -231,12 +279,13 @@ impl<'a> LockedShard<'a> {
 
     #[cold]
     fn serve_who_may_wait_for_a_hold(&mut self) -> Result<(), Box<Error>> {
+        let first = self.first_in_order();
         for index in 0..self.shard.memory.touched_tickets() {
             if self.shard.memory.has_no_free_hold() {
                 return Ok(());
             }
             if let Some(queue) = self.shard.queue_headed_by(index) {
-                self.serve_head(queue)?;
+                self.serve_queue(queue, first)?;
             }
         }
         Ok(())
@@ -244,7 +293,16 @@ impl<'a> LockedShard<'a> {
 
     #[cold]
     fn serve_next_of_those_who_wait(&mut self, row: u64) -> Result<(), Box<Error>> {
-        let Served::Blocked(blocked) = self.serve_head(row)? else {
+        let served = self.serve_head(row)?;
+        self.notify_if_blocked(row, served)?;
+        // It may have been another before.
+        self.notify_first_in_order();
+        Ok(())
+    }
+
+    /// Wakes the head of a row's queue if it has to compute again when time serves it.
+    fn notify_if_blocked(&self, row: u64, served: Served) -> Result<(), Box<Error>> {
+        let Served::Blocked(blocked) = served else {
             return Ok(());
         };
         // A lease expires at an instant too, and it is the head that looks for that.

@@ -36,7 +36,7 @@ const STAGGER: u64 = 50_000_000;
 const MAX_COUNTED: usize = 64;
 
 /// A waiter behind more processes than this leaves the early looks to the others.
-const MAX_RANK: u64 = 4;
+pub(in crate::engine) const MAX_RANK: u64 = 4;
 
 /// When a waiter looks on behalf of those ahead of it, in case their processes do not look themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +152,7 @@ impl<'a> LockedShard<'a> {
             if lapses_at <= now {
                 let others_wait = of_row == row
                     || row == EVERY_ROW
+                    || self.shard.set.has_overall()
                     || !self.shard.has_no_waiters(self.shard.row(of_row))
                     || self.shard.memory.has_no_free_hold();
                 if others_wait {

@@ -7,5 +7,6 @@ pub(super) mod grant;
 pub(super) mod lapse;
 pub(super) mod next_look;
 pub(super) mod notify;
+pub(super) mod order;
 pub(super) mod own_ticket;
 pub(super) mod waiting;

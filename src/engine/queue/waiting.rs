@@ -455,10 +455,13 @@ impl LockedShard<'_> {
             None | Some(Phase::Free) => Turn::Lost,
             Some(Phase::Granted) => Turn::Granted,
             Some(Phase::PassedOver) => Turn::PassedOver,
-            Some(Phase::Waiting) if self.head(row)? == Some(index) => Turn::First(match served {
-                Served::Blocked(blocked) => blocked,
-                Served::Granted | Served::NoWaiters => Blocked::default(),
-            }),
+            Some(Phase::Waiting) if self.head(row)? == Some(index) => {
+                match (self.behind_in_order(index), served) {
+                    (Some(looks_after), _) => Turn::Behind(looks_after),
+                    (None, Served::Blocked(blocked)) => Turn::First(blocked),
+                    (None, Served::Granted | Served::NoWaiters) => Turn::First(Blocked::default()),
+                }
+            }
             Some(Phase::Waiting) => Turn::Behind(match served {
                 Served::Blocked(blocked) => self.looks_after(index, blocked),
                 Served::Granted | Served::NoWaiters => self.looks_after(index, Blocked::default()),

@@ -31,10 +31,11 @@ pub(crate) struct DeadHolds {
     holds: Vec<(u64, u64)>,
 }
 
-/// Room for a copy of one row's state.
+/// Room for a copy of one row's states, and of those that all keys share.
 #[derive(Debug)]
 pub(crate) struct RowCopy {
     state: Vec<AtomicU64>,
+    overall: Vec<AtomicU64>,
 }
 
 /// A row as if dead processes held nothing of it.
@@ -78,12 +79,16 @@ impl DeadHolds {
         self.holds.is_empty()
     }
 
-    /// What is left out of all rows together.
-    pub(crate) fn of_all_rows(&self, at: ShardAt<'_>) -> LeftOut<'static> {
-        let mut left_out = LeftOut::nothing_of(Row::ABSENT);
+    /// What is left out of all rows together, and how the limits stand then that all keys share.
+    pub(crate) fn of_all_rows<'a>(&self, at: ShardAt<'a>, copy: &'a RowCopy) -> LeftOut<'a> {
+        let mut left_out = LeftOut::nothing_of(at.shard.memory.absent_row());
+        if self.is_empty() {
+            return left_out;
+        }
+        left_out.row = left_out.row.copied_to(&[], &copy.overall);
         for (_, index) in &self.holds {
             if let Some(hold) = at.shard.memory.hold(*index) {
-                left_out.add(at, hold, self.is_dead(hold), self.unleased_of(*index));
+                left_out.add(at, *index, hold, self);
             }
         }
         left_out
@@ -94,18 +99,25 @@ impl DeadHolds {
     /// Does not allocate, and looks at each hold again: it may have been given back since it was found.
     pub(crate) fn leave_out<'a>(&self, at: ShardAt<'_>, row: Row<'a>, copy: &'a RowCopy) -> LeftOut<'a> {
         let mut left_out = LeftOut::nothing_of(row);
-        let holds = of_row(&self.holds, row.index);
+        // Holds of all rows have something of what all keys share.
+        let holds = if at.shard.set.has_overall() {
+            &self.holds
+        } else {
+            of_row(&self.holds, row.index)
+        };
         if holds.is_empty() {
             return left_out;
         }
-        row.copy_state(&copy.state);
-        left_out.row = row.with_state(&copy.state);
+        left_out.row = row.copied_to(&copy.state, &copy.overall);
         for (_, index) in holds {
             let hold = at.shard.memory.hold(*index);
-            if let Some(hold) =
-                hold.filter(|hold| self.has_part_in(at, *index, *hold) && hold.row().index == row.index)
-            {
-                left_out.add(at, hold, self.is_dead(hold), self.unleased_of(*index));
+            let Some(hold) = hold.filter(|hold| self.has_part_in(at, *index, *hold)) else {
+                continue;
+            };
+            if hold.row().index == row.index {
+                left_out.add(at, *index, hold, self);
+            } else if at.shard.set.has_overall() {
+                left_out.add_overall(at, *index, hold, self);
             }
         }
         left_out
@@ -138,13 +150,13 @@ impl DeadHolds {
 impl RowCopy {
     /// Room for a row of the shard, unless `dead` is empty.
     pub(crate) fn new(shard: RuledShard<'_>, dead: &DeadHolds) -> Self {
-        let words = if dead.is_empty() {
-            0
-        } else {
-            shard.memory.state_words()
+        let room = |words: usize| {
+            let words = if dead.is_empty() { 0 } else { words };
+            (0..words).map(|_| AtomicU64::new(0)).collect()
         };
         Self {
-            state: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            state: room(shard.memory.state_words()),
+            overall: room(shard.memory.overall_words()),
         }
     }
 }
@@ -158,13 +170,37 @@ impl<'a> LeftOut<'a> {
         }
     }
 
-    /// Leaves out what the hold has of concurrency: all of it if it is dead, otherwise that of limits whose lease has
-    /// expired or that are in `unleased`.
-    fn add(&mut self, at: ShardAt<'_>, hold: HoldPlace<'_>, is_dead: bool, unleased: u32) {
+    /// Leaves out what the hold at `index` has of concurrency: all of it if it is dead, otherwise that of limits whose
+    /// lease has expired or that are no longer leased to this host.
+    fn add(&mut self, at: ShardAt<'_>, index: u64, hold: HoldPlace<'_>, dead: &DeadHolds) {
+        let is_empty = self.add_some(at, index, hold, dead, |_| true);
+        self.holds += u64::from(dead.is_dead(hold) || is_empty);
+    }
+
+    /// Leaves out what the hold of another key has of concurrency that all keys share.
+    fn add_overall(&mut self, at: ShardAt<'_>, index: u64, hold: HoldPlace<'_>, dead: &DeadHolds) {
+        self.add_some(at, index, hold, dead, LimitRules::is_overall);
+    }
+
+    /// Returns whether nothing else of the hold is left.
+    fn add_some(
+        &mut self,
+        at: ShardAt<'_>,
+        index: u64,
+        hold: HoldPlace<'_>,
+        dead: &DeadHolds,
+        is_meant: impl Fn(&LimitRules) -> bool,
+    ) -> bool {
+        let (is_dead, unleased) = (dead.is_dead(hold), dead.unleased_of(index));
         let counts_from = at.shard.leases_count_from(hold);
         let mut is_empty = true;
         let limits = at.shard.of(self.row).rules.held_limits();
-        for (word, limit) in hold.amounts().iter().zip(limits) {
+        for (word, limit) in hold
+            .amounts()
+            .iter()
+            .zip(limits)
+            .filter(|(_, limit)| is_meant(limit))
+        {
             let amount = limit.held(word.load(Ordering::Relaxed));
             let is_over = limit.has_expired(counts_from, at.now) || unleased & 1 << limit.index != 0;
             if limit.kind == Kind::Concurrency && (is_dead || is_over) {
@@ -173,7 +209,7 @@ impl<'a> LeftOut<'a> {
                 is_empty &= amount == 0;
             }
         }
-        self.holds += u64::from(is_dead || is_empty);
+        is_empty
     }
 
     fn add_units(&mut self, limit: &LimitRules, units: u64) {

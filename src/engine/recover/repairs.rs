@@ -3,8 +3,9 @@
 //! Everything here can be repeated: any number of recoverers may die on the way, and the lock tells the next one.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::key_table::TableWords;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::queue_words::QueueWords;
@@ -174,12 +175,15 @@ impl LockedShard<'_> {
                 let pins = tally.map_or(0, |tally| tally.pins);
                 word.store(row_references.with_pins(pins).0, Ordering::Relaxed);
             }
-            for (position, limit) in shard.held_limits().enumerate() {
+            for (position, limit) in shard.held_limits_of_keys() {
                 if let Some(in_use) = limit.in_use(row) {
                     let held = tally.map_or(0, |tally| tally.held(position));
                     in_use.store(held, Ordering::Relaxed);
                 }
             }
+        }
+        for (in_use, held) in shard.overall_in_use(&tallies) {
+            in_use.store(held, Ordering::Relaxed);
         }
         control.rebuilds.store(
             control.rebuilds.load(Ordering::Relaxed).saturating_add(1),
@@ -277,6 +281,26 @@ impl<'a> RuledShard<'a> {
         tallies
     }
 
+    /// The limits that each key has for itself and that give back, each with its position in a hold's amounts.
+    fn held_limits_of_keys(&self) -> impl Iterator<Item = (usize, &'a LimitRules)> {
+        self.rules
+            .held_limits()
+            .enumerate()
+            .filter(|(_, limit)| !limit.is_overall())
+    }
+
+    /// The words that say how much is in use of what all keys have together, each with what holds say.
+    fn overall_in_use(&self, tallies: &HashMap<u64, Tally>) -> impl Iterator<Item = (&'a AtomicU64, u64)> {
+        let row = self.absent_row();
+        let overall = self.rules.held_limits().enumerate();
+        overall
+            .filter(|(_, limit)| limit.is_overall())
+            .filter_map(move |(position, limit)| {
+                let held = tallies.values().map(|tally| tally.held(position));
+                Some((limit.in_use(row)?, held.fold(0, u64::saturating_add)))
+            })
+    }
+
     /// Makes the table of keys again from the fingerprints, and resets rows without a key.
     fn rebuild_rows(&self) {
         table::rebuild(&mut TableWords::changing(self.memory, Direct));
@@ -286,7 +310,7 @@ impl<'a> RuledShard<'a> {
                 keys += 1;
                 continue;
             }
-            for limit in &self.limits {
+            for limit in self.limits_of_keys() {
                 limit.reset(row);
             }
         }
@@ -336,7 +360,7 @@ impl<'a> RuledShard<'a> {
             && table::is_consistent(&table, 0..self.memory.row_count())
     }
 
-    /// Whether each row agrees with the holds and tickets that refer to it.
+    /// Whether each row, and what all keys have together, agrees with the holds and tickets that refer to it.
     fn counts_agree(&self, extent: Extent) -> bool {
         let tallies = self.tallies();
         let agrees = |row: Row<'_>| {
@@ -346,12 +370,16 @@ impl<'a> RuledShard<'a> {
                     == tally.map_or(0, |tally| tally.pins)
             });
             pins_agree
-                && self.held_limits().enumerate().all(|(position, limit)| {
+                && self.held_limits_of_keys().all(|(position, limit)| {
                     limit.in_use(row).is_none_or(|in_use| {
                         in_use.load(Ordering::Relaxed) == tally.map_or(0, |tally| tally.held(position))
                     })
                 })
         };
+        let mut overall = self.overall_in_use(&tallies);
+        if !overall.all(|(in_use, held)| in_use.load(Ordering::Relaxed) == held) {
+            return false;
+        }
         if extent == Extent::Whole || !self.memory.is_keyed() {
             return self.memory.all_rows().all(agrees);
         }

@@ -2,11 +2,13 @@
 
 use std::sync::atomic::AtomicU64;
 
+use crate::choices::Scope;
 use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::rules::limit_state::StateWords;
 use crate::engine::terms::own_capacities::LimitMask;
 use crate::limit::{Assessment, Backlog, Mark, NearThreshold, Now, Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;
+use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
 
 /// A [plain](LimitRules::is_plain) GCRA, token bucket or leaky bucket limit. Nothing of it is held.
@@ -14,7 +16,8 @@ use crate::shm::lock::journal::Transaction;
 pub(in crate::engine) struct BacklogLimit {
     rule: Backlog,
     near: NearThreshold,
-    /// The index of its first word in a row's state.
+    /// Where its two words are: among the states of its scope, from an index on.
+    scope: Scope,
     first_word: usize,
 }
 
@@ -24,30 +27,30 @@ impl BacklogLimit {
             Rule::Backlog(rule) if limit.is_plain() => Some(Self {
                 rule,
                 near: limit.near(),
+                scope: limit.scope,
                 first_word: limit.first_word(),
             }),
             _ => None,
         }
     }
 
-    /// The two words of `states` that are its state.
+    /// The two words that are its state.
     #[inline(always)]
-    pub(in crate::engine) fn words<'a>(&self, states: &'a [AtomicU64]) -> Option<&'a [AtomicU64; 2]> {
-        let (_, words) = states.split_at_checked(self.first_word)?;
+    pub(in crate::engine) fn words<'a>(&self, row: Row<'a>) -> Option<&'a [AtomicU64; 2]> {
+        let (_, words) = row.states(self.scope).split_at_checked(self.first_word)?;
         words.first_chunk()
     }
 
-    /// Takes the cost if the limit admits it, and returns how the limit then stands: [`LimitRules::take`] on the states
-    /// of a row.
+    /// Takes the cost if the limit admits it, and returns how the limit then stands, as [`LimitRules::take`] does.
     #[inline(always)]
     pub(in crate::engine) fn take(
         &self,
-        states: &[AtomicU64],
+        row: Row<'_>,
         transaction: &mut Transaction<'_>,
         now: Now,
         cost: u64,
     ) -> Option<Mark> {
-        let state = &mut StateWords::changing(self.words(states)?, transaction);
+        let state = &mut StateWords::changing(self.words(row)?, transaction);
         self.rule.take_if_admitted(state, now.within_proven_range(), cost)
     }
 
@@ -71,13 +74,8 @@ impl BacklogLimit {
 
     /// The limit's answer to `cost`, and how it stands.
     #[inline(always)]
-    pub(in crate::engine) fn assess(
-        &self,
-        states: &[AtomicU64],
-        now: Now,
-        cost: u64,
-    ) -> Option<(Assessment, Mark)> {
-        let state = &StateWords::reading(self.words(states)?);
+    pub(in crate::engine) fn assess(&self, row: Row<'_>, now: Now, cost: u64) -> Option<(Assessment, Mark)> {
+        let state = &StateWords::reading(self.words(row)?);
         Some(self.rule.assess_and_mark(state, now.within_proven_range(), cost))
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use smallvec::SmallVec;
 
-use crate::choices::Kind;
+use crate::choices::{Kind, Scope};
 use crate::engine::rules::limit_state::StateWords;
 use crate::engine::terms::credit_word::CreditWord;
 use crate::engine::terms::plan::{CreditPlan, LimitPlan};
@@ -23,7 +23,7 @@ pub(in crate::engine) struct LimitPlace {
     pub(in crate::engine) index: usize,
     /// Which of the set's prefix lengths it counts networks of; zero if it counts none.
     pub(in crate::engine) level: usize,
-    /// The index of its first word in a row's state.
+    /// The index of its first word among the states of its scope.
     pub(in crate::engine) first_word: usize,
     /// The word of a row's state that holds the key's own capacity; `None` if keys cannot have one.
     pub(in crate::engine) override_word: Option<usize>,
@@ -36,6 +36,8 @@ pub(crate) struct LimitRules {
     pub(crate) index: usize,
     pub(crate) rule: Rule,
     pub(crate) kind: Kind,
+    /// Whether each key has it for itself, or all keys have it together.
+    pub(crate) scope: Scope,
     /// A cost above this can never be admitted.
     pub(crate) burst: u64,
     /// Whether what was charged and not used is refunded.
@@ -68,6 +70,7 @@ impl LimitRules {
             index: place.index,
             rule: plan.rule,
             kind: plan.kind,
+            scope: plan.scope,
             burst: plan.rule.burst(),
             refunds: plan.refunds,
             lease: plan.lease,
@@ -108,14 +111,21 @@ impl LimitRules {
         self.near
     }
 
-    /// The index of its first word in a row's state.
+    /// Whether all keys have it together, so that it is no key's.
+    #[inline(always)]
+    pub(crate) fn is_overall(&self) -> bool {
+        self.scope == Scope::AllKeys
+    }
+
+    /// The index of its first word among the states of its scope.
     pub(in crate::engine) fn first_word(&self) -> usize {
         self.first_word
     }
 
     #[inline]
     fn state<'a>(&self, row: Row<'a>) -> &'a [AtomicU64] {
-        row.state(self.first_word, self.words)
+        let words = self.first_word..self.first_word + self.words;
+        row.states(self.scope).get(words).unwrap_or_default()
     }
 
     #[inline(always)]
@@ -289,7 +299,7 @@ impl LimitRules {
 
     /// Forgets the key's own capacity, or what an adaptive limit has learnt, so that the row's next key starts as declared.
     pub(crate) fn forget(&self, row: Row<'_>, transaction: &mut Transaction<'_>) {
-        if !self.differs_by_row {
+        if !self.differs_by_row || self.is_overall() {
             return;
         }
         if let Some(word) = self.capacity_word(row) {

@@ -1,7 +1,8 @@
 //! What all definitions of a set agree on, and therefore what may be known of it without holding its lock.
 
-use crate::choices::Kind;
+use crate::choices::{Kind, Scope};
 use crate::engine::terms::decision::notes_of_overrides;
+use crate::engine::terms::own_capacities::LimitMask;
 use crate::engine::terms::plan::{KeyedPlan, PrefixLengths, SetPlan};
 use crate::limit::{Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;
@@ -16,6 +17,8 @@ pub(crate) struct SetOutline {
     pub(crate) stores_keys: bool,
     /// The limits that give back, as a bit mask.
     pub(crate) held_mask: u32,
+    /// The limits that all keys have together.
+    pub(crate) overall: LimitMask,
     /// The first limit without a default cost.
     pub(crate) first_rate: Option<usize>,
     /// Whether any capacity adapts to how the work goes.
@@ -51,6 +54,9 @@ impl SetOutline {
             limits: limits.collect(),
             stores_keys: plan.keyed.is_some_and(|keyed| keyed.store_keys),
             held_mask: plan.held_limits().iter().fold(0, |mask, index| mask | 1 << index),
+            overall: LimitMask::of(
+                (0..plan.limits.len()).filter(|index| plan.limits[*index].scope == Scope::AllKeys),
+            ),
             first_rate: plan.limits.iter().position(|limit| limit.kind == Kind::Rate),
             adapts: plan
                 .limits
@@ -83,6 +89,26 @@ impl SetOutline {
     #[inline]
     pub(in crate::engine) fn differs_by_key(&self) -> bool {
         self.has_tiers || self.has_overrides
+    }
+
+    /// Whether all keys have some limit together. The set then has one shard.
+    #[inline(always)]
+    pub(crate) fn has_overall(&self) -> bool {
+        self.overall.0 != 0
+    }
+
+    /// Whether a limit is no key's.
+    pub(crate) fn is_overall(&self, index: usize) -> bool {
+        self.overall.contains(index)
+    }
+
+    /// Whose limit a limit is.
+    pub(crate) fn scope(&self, index: usize) -> Scope {
+        if self.is_overall(index) {
+            Scope::AllKeys
+        } else {
+            Scope::Key
+        }
     }
 
     /// The name of a limit.

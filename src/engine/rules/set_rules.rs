@@ -1,6 +1,6 @@
 //! What a set decides by, ready to be applied to its rows.
 
-use crate::choices::Kind;
+use crate::choices::{Kind, Scope};
 use crate::engine::rules::backlog_limit::BacklogLimits;
 use crate::engine::rules::limit_rules::{LimitPlace, LimitRules};
 use crate::engine::terms::definition_bits::TierIndex;
@@ -76,14 +76,21 @@ impl SetPlan {
         self.keyed.is_some_and(|keyed| keyed.overrides)
     }
 
-    fn words_of_limits(&self) -> usize {
-        self.limits.iter().map(LimitPlan::state_words).sum()
+    /// Words of the states of all limits with this scope.
+    fn words_of(&self, scope: Scope) -> usize {
+        let limits = self.limits.iter().filter(|limit| limit.scope == scope);
+        limits.map(LimitPlan::state_words).sum()
+    }
+
+    /// Whether all keys have some limit together.
+    pub(crate) fn has_overall(&self) -> bool {
+        self.limits.iter().any(|limit| limit.scope == Scope::AllKeys)
     }
 
     /// Where a row holds its key's own capacities: after the words of the limits, in their order, one word for each
     /// limit that can have one.
     fn override_words(&self) -> impl Iterator<Item = Option<usize>> {
-        let mut next = self.words_of_limits();
+        let mut next = self.words_of(Scope::Key);
         let has_overrides = self.has_overrides();
         self.limits.iter().map(move |limit| {
             let word = (has_overrides && limit.terms.is_some()).then_some(next)?;
@@ -107,7 +114,12 @@ impl SetPlan {
         let (shards, buckets, name_words) = match self.keyed {
             None => (1, 0, 0),
             Some(keyed) => {
-                let shards = table::shards_for(keyed.max_keys);
+                // One lock and one journal guard a key's row and what all keys have together.
+                let shards = if self.has_overall() {
+                    1
+                } else {
+                    table::shards_for(keyed.max_keys)
+                };
                 let name_words = if keyed.store_keys { NAME_WORDS } else { 0 };
                 (shards, table::buckets_for(keyed.max_keys, shards), name_words)
             }
@@ -115,7 +127,7 @@ impl SetPlan {
         SetShape {
             definition_room,
             limits: self.limits.len() as u64,
-            state_words: (self.words_of_limits() + self.override_words().flatten().count()) as u64,
+            state_words: (self.words_of(Scope::Key) + self.override_words().flatten().count()) as u64,
             holds: u64::from(self.hold_capacity),
             held_amounts: self.held_limits().len() as u64,
             labels: if self.labels {
@@ -128,6 +140,7 @@ impl SetPlan {
             buckets,
             name_words,
             lease_lists: u64::from(buckets > 0 && self.limits.iter().any(|limit| limit.has_lease_room)),
+            overall_words: self.words_of(Scope::AllKeys) as u64,
         }
     }
 }
@@ -147,18 +160,23 @@ impl SetRules {
         });
         let tiers = tiers.collect();
         let levels = plan.levels();
-        let mut first_word = 0;
+        // The states of either scope follow one another.
+        let (mut own, mut overall) = (0, 0);
         let mut limits = Vec::with_capacity(plan.limits.len());
         for ((index, limit), override_word) in plan.limits.iter().enumerate().zip(plan.override_words()) {
             let level = levels.iter().position(|lengths| Some(*lengths) == limit.prefix);
+            let first_word = match limit.scope {
+                Scope::Key => &mut own,
+                Scope::AllKeys => &mut overall,
+            };
             let place = LimitPlace {
                 index,
                 level: level.unwrap_or(0),
-                first_word,
+                first_word: *first_word,
                 override_word,
             };
             limits.push(LimitRules::new(limit, place));
-            first_word += limit.state_words();
+            *first_word += limit.state_words();
         }
         let held_indexes = plan.held_limits();
         let (plain, backlogs) = if plan.differs_by_key() {
@@ -192,6 +210,16 @@ impl SetRules {
             limits,
             plan,
         }
+    }
+
+    /// The limits that each key has for itself: what a row has of its own.
+    pub(crate) fn limits_of_keys(&self) -> impl Iterator<Item = &LimitRules> {
+        self.limits.iter().filter(|limit| !limit.is_overall())
+    }
+
+    /// The limits that all keys have together.
+    pub(crate) fn overall_limits(&self) -> impl Iterator<Item = &LimitRules> {
+        self.limits.iter().filter(|limit| limit.is_overall())
     }
 
     /// The limits that give back, in the order of a hold's amounts.

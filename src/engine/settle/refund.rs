@@ -9,6 +9,8 @@
 //! | by an earlier definition, or while the key had another tier or capacity | nothing: no rule prices what another one charged |
 //! | before a reset, or on a row that another key has been given since | nothing: it was replenished with the row |
 //! | of a limit with `refund = false` | nothing |
+//!
+//! What all keys have together is on no row: what becomes of the row of the key that took it does not matter.
 
 use std::sync::atomic::Ordering;
 
@@ -99,7 +101,7 @@ impl LockedShard<'_> {
         charge: &Charge,
         origin: Origin,
     ) -> u64 {
-        if !limit.refunds || self.was_reset(limit, origin) || !self.is_by_present_rule(row, origin) {
+        if !limit.refunds || self.was_reset(limit, origin) || !self.is_by_present_rule(limit, row, origin) {
             return 0;
         }
         limit.refund(row, transaction, self.now, unused, charge)
@@ -109,8 +111,8 @@ impl LockedShard<'_> {
     ///
     /// The instants tell apart definitions whose generations share their lowest bits. Without those bits, a reservation
     /// made at the very instant of a change counts as made before it.
-    fn is_by_present_rule(&self, row: Row<'_>, origin: Origin) -> bool {
-        if row.reference() != origin.row {
+    fn is_by_present_rule(&self, limit: &LimitRules, row: Row<'_>, origin: Origin) -> bool {
+        if !limit.is_overall() && row.reference() != origin.row {
             return false;
         }
         let generation = self.shard.rules.generation;

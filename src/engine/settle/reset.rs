@@ -126,7 +126,8 @@ impl LockedShard<'_> {
         match (reset_row & u64::from(u32::MAX)).checked_sub(1) {
             Some(index) => {
                 let row = shard.row(index);
-                for limit in limits() {
+                // What all keys have together is not the key's.
+                for limit in limits().filter(|limit| !limit.is_overall()) {
                     limit.reset(row);
                 }
                 if scope.limits != 0 {
@@ -143,6 +144,10 @@ impl LockedShard<'_> {
                     let reset_at = &shard.counters(limit.index).reset_at;
                     // Zero means no reset. What was decided at this very instant is void, before the reset or after.
                     reset_at.store(instant.max(1), Ordering::Relaxed);
+                    if limit.is_overall() {
+                        limit.reset(shard.absent_row());
+                        continue;
+                    }
                     for row in shard.memory.all_rows() {
                         limit.reset(row);
                     }
@@ -151,6 +156,7 @@ impl LockedShard<'_> {
                     for row in shard.memory.all_rows() {
                         shard.end_throttling(row, instant);
                     }
+                    shard.end_throttling_of_set();
                     self.void_batches(None, scope.counters);
                 }
             }

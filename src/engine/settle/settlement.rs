@@ -73,7 +73,7 @@ impl SegmentEngine {
             found => found,
         };
         // If there is no row left for the key, there is nothing to charge.
-        let row = row.unwrap_or(Row::ABSENT);
+        let row = row.unwrap_or_else(|| shard.absent_row());
         let mut transaction = shard.memory.journal().begin();
         for (index, used) in actual {
             let settling = Settling {
@@ -165,9 +165,15 @@ impl Shard<'_> {
 impl<'a> LockedShard<'a> {
     /// The row that a permit was taken from. If another key has that by now, because this one was replenished or
     /// evicted, then another row of the same key, made if it has none: what was used is charged all the same.
-    pub(in crate::engine) fn row_of(&self, permit: &Decision) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
+    /// With `needs_none`, that of a key without one is as good.
+    pub(in crate::engine) fn row_of(
+        &self,
+        permit: &Decision,
+        needs_none: bool,
+    ) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
         match self.find_row_of(permit) {
             Some(row) => Ok(Ok(row)),
+            None if needs_none => Ok(Ok(self.shard.absent_row())),
             None => self.add_row(&KeyIdentity::nameless(permit.key().1), &[]),
         }
     }
@@ -175,7 +181,7 @@ impl<'a> LockedShard<'a> {
     /// A row for the key of a permit that has lost its own; `None` if it gets none.
     #[cold]
     fn row_to_charge(&self, permit: &Decision) -> Result<Option<Row<'a>>, Box<Error>> {
-        let row = self.row_of(permit)?.ok();
+        let row = self.row_of(permit, false)?.ok();
         if let Some(row) = row.filter(|_| self.shard.differs_by_key) {
             // What counts as unused under the rules of `default` may not under those of the permit.
             self.replenish_row(row.index);
@@ -217,7 +223,7 @@ impl<'a> LockedShard<'a> {
         let (row, fingerprint) = permit.key();
         if fingerprint == Fingerprint::NONE {
             // Admitted without a row, by limits in shadow.
-            return Some(Row::ABSENT);
+            return Some(self.shard.absent_row());
         }
         let row = self.shard.row(row.index);
         // The time of the decision does not matter: a permit that took nothing leaves its row to others at that very
@@ -228,11 +234,11 @@ impl<'a> LockedShard<'a> {
         self.shard.find_row_of(fingerprint)
     }
 
-    /// Whether a settlement charges anything beyond what was reserved.
+    /// Whether a settlement charges anything of the key's own beyond what was reserved.
     fn charges_something(&self, permit: &Decision, actual: &[(usize, u64)]) -> bool {
         actual.iter().any(|(index, used)| {
             let reserved = permit.get(*index).map_or(0, |decided| decided.cost());
-            *used > reserved
+            *used > reserved && !self.shard.set.is_overall(*index)
         })
     }
 

@@ -47,10 +47,16 @@ impl<'a, Rules> Shard<'a, Rules> {
         self.memory.only_row()
     }
 
-    /// The row at `index`; beyond the table, [`Row::ABSENT`].
+    /// The row at `index`; beyond the table, that of a key without one.
     #[inline]
     pub(crate) fn row(&self, index: u64) -> Row<'a> {
-        self.memory.row(index).unwrap_or(Row::ABSENT)
+        self.memory.row(index).unwrap_or_else(|| self.absent_row())
+    }
+
+    /// The row of a key that has none.
+    #[inline]
+    pub(crate) fn absent_row(&self) -> Row<'a> {
+        self.memory.absent_row()
     }
 
     /// The row of a key, if it has one. Without a key, the only row.
@@ -79,7 +85,7 @@ impl RuledShard<'_> {
             .row_references()
             .is_none_or(|row_references| row_references.load(Ordering::Relaxed) == 0);
         let is_kept = self.set.differs_by_key() && self.is_kept(row);
-        is_untied && !is_kept && self.is_replenished(row, now) && self.throttled_for(row, now) == 0
+        is_untied && !is_kept && self.is_replenished(row, now) && self.row_throttled_for(row, now) == 0
     }
 
     /// Whether the key of a row was assigned to a tier, or given its own capacity, other than by requests.
@@ -94,9 +100,9 @@ impl RuledShard<'_> {
         (self.set.has_tiers() && row.tier().tier != TierIndex::default()) || self.has_own_capacities(row)
     }
 
-    /// Whether every limit of a row stands as if it had never been used.
+    /// Whether every limit that the key of a row has for itself stands as if it had never been used.
     pub(crate) fn is_replenished(&self, row: Row<'_>, now: Now) -> bool {
-        let mut limits = self.rules.of_row(row).limits.iter();
+        let mut limits = self.rules.of_row(row).limits_of_keys();
         limits.all(|limit| limit.of(row).is_replenished(row, now))
     }
 
@@ -134,7 +140,7 @@ impl RuledShard<'_> {
     }
 
     fn claim_by_usage(&self, row: Row<'_>, used_at: u64, now: Now) -> Claim {
-        let mut limited_for = self.throttled_for(row, now);
+        let mut limited_for = self.row_throttled_for(row, now);
         // A key that was given something of its own would lose more than usage, and time does not bring that back.
         let is_kept = self.set.differs_by_key() && self.is_kept(row);
         let mut usage = Usage {
@@ -142,7 +148,7 @@ impl RuledShard<'_> {
             replenished_in: 0,
             used_at,
         };
-        for limit in &self.rules.of_row(row).limits {
+        for limit in self.rules.of_row(row).limits_of_keys() {
             let limit = limit.of(row);
             if let Assessment::Refused { retry_after } = limit.verdict(row, now, 1) {
                 limited_for = limited_for.max(retry_after.unwrap_or(NEVER));
@@ -206,13 +212,13 @@ impl<'a> LockedShard<'a> {
             }
             None if self
                 .shard
-                .of_request(Row::ABSENT, costs)
-                .impossible_cost(Row::ABSENT, costs)
+                .of_request(self.shard.absent_row(), costs)
+                .impossible_cost(self.shard.absent_row(), costs)
                 .is_none() =>
             {
                 let change = costs.row_change();
                 if let Some(refused) =
-                    change.and_then(|change| self.shard.refused_capacity(Row::ABSENT, change))
+                    change.and_then(|change| self.shard.refused_capacity(self.shard.absent_row(), change))
                 {
                     return Ok(Err(NoRow::Refused(refused)));
                 }
@@ -320,7 +326,7 @@ impl ShardAt<'_> {
     #[inline(always)]
     fn note_use(&self, row: Row<'_>) {
         if let Some(used_at) = row.used_at()
-            && self.shard.throttled_for(row, self.now) == 0
+            && self.shard.row_throttled_for(row, self.now) == 0
         {
             used_at.store(self.now.monotonic, Ordering::Relaxed);
         }

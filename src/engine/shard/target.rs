@@ -19,6 +19,6 @@ impl<'a> Target<'a> {
 
     /// The row to look at. A key without a row looks as if it had never been used.
     pub(in crate::engine) fn row_in(self, shard: RuledShard<'_>) -> Row<'_> {
-        shard.find_row(self.key).unwrap_or(Row::ABSENT)
+        shard.find_row(self.key).unwrap_or_else(|| shard.absent_row())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::choices::{Kind, WhenFull};
+use crate::choices::{Kind, Scope, WhenFull};
 use crate::limit::{CapacityTerms, LEASE_WORDS, Rule, RuleOperations};
 use crate::shm::layout::records::{JOURNAL_ENTRIES, MAX_LIMITS};
 
@@ -99,8 +99,11 @@ pub(crate) struct LimitPlan {
     pub(crate) kind: Kind,
     /// The size of a unit as it was declared, for readers.
     pub(crate) unit: String,
+    /// Whether each key has it for itself, or all keys have it together.
+    pub(crate) scope: Scope,
     pub(crate) rule: Rule,
-    /// How another capacity for a key changes the rule; `None` if the capacity adapts, or is no bound.
+    /// How another capacity for a key changes the rule; `None` if the capacity adapts, is no bound, or is that of all
+    /// keys.
     pub(crate) terms: Option<CapacityTerms>,
     /// Whether what was charged and not used is refunded.
     pub(crate) refunds: bool,

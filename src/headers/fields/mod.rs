@@ -72,7 +72,7 @@ struct Policy {
     /// The policy's name as a structured-field string, including the quotes. It is also a valid JSON string.
     name: String,
     kind: Kind,
-    /// What the limit promises; `None` if it is not described.
+    /// What the limit promises; `None` if it is not described, as limits in shadow and those of all keys are not.
     item: Option<String>,
     /// Whether its capacity adapts.
     moves: bool,
@@ -88,7 +88,9 @@ impl Promises {
         for (index, limit) in limits.iter().enumerate() {
             let name = quoted(&format!("{}{}", wording.prefix, limit.name()));
             let unit = wording.units.get(limit.name()).map(String::as_str);
-            let in_force = in_force.get(index).filter(|rules| !rules.shadow);
+            // What all keys have together would tell one client about the others.
+            let in_force = in_force.get(index);
+            let in_force = in_force.filter(|rules| !rules.shadow && !rules.is_overall());
             let item = in_force.and_then(|rules| item(limit, rules.burst, unit, &name));
             items.extend(item.clone());
             policies.push(Policy {

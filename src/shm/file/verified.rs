@@ -348,5 +348,6 @@ fn read_shape(entry: &DirectoryEntry) -> SetShape {
         buckets: entry.buckets.load(Ordering::Relaxed),
         name_words: entry.name_words.load(Ordering::Relaxed),
         lease_lists: entry.lease_lists.load(Ordering::Relaxed),
+        overall_words: entry.overall_words.load(Ordering::Relaxed),
     }
 }

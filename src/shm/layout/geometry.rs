@@ -21,7 +21,7 @@ pub(crate) struct SetShape {
     /// Bytes reserved for each of the two definition texts.
     pub(crate) definition_room: u64,
     pub(crate) limits: u64,
-    /// Words of state of all limits together.
+    /// Words of state in each row, of all limits that every row has of its own.
     pub(crate) state_words: u64,
     /// How many permits of one shard may hold something at the same time.
     pub(crate) holds: u64,
@@ -39,6 +39,8 @@ pub(crate) struct SetShape {
     pub(crate) name_words: u64,
     /// One if hosts share limits that each key has of its own; otherwise zero.
     pub(crate) lease_lists: u64,
+    /// Words of state of all limits that all keys share.
+    pub(crate) overall_words: u64,
 }
 
 /// Where one set lies, in bytes from the start of the file.
@@ -60,6 +62,8 @@ pub(crate) struct ShardGeometry {
     pub(crate) control_offset: u64,
     pub(crate) journal_offset: u64,
     pub(crate) counters_offset: u64,
+    /// The states of the limits that all keys share.
+    pub(crate) overall_offset: u64,
     pub(crate) tags_offset: u64,
     pub(crate) rows_offset: u64,
     /// One, if the set is not keyed.
@@ -131,6 +135,7 @@ impl ShardGeometry {
             control_offset: self.control_offset - start,
             journal_offset: self.journal_offset - start,
             counters_offset: self.counters_offset - start,
+            overall_offset: self.overall_offset - start,
             tags_offset: self.tags_offset - start,
             rows_offset: self.rows_offset - start,
             names_offset: self.names_offset - start,
@@ -148,6 +153,7 @@ impl ShardGeometry {
         let control_offset = cursor.take(1, size_of::<SetControl>() as u64)?;
         let journal_offset = cursor.take(JOURNAL_ENTRIES as u64, size_of::<JournalEntry>() as u64)?;
         let counters_offset = cursor.take(shape.limits, size_of::<LimitCounters>() as u64)?;
+        let overall_offset = cursor.take(shape.overall_words, 8)?;
         let tags_offset = cursor.take(shape.buckets, 8 * BUCKET_TAG_WORDS)?;
         let (rows, row_head) = match shape.buckets {
             0 => (1, 0),
@@ -181,6 +187,7 @@ impl ShardGeometry {
             control_offset,
             journal_offset,
             counters_offset,
+            overall_offset,
             tags_offset,
             rows_offset,
             rows,
@@ -261,22 +268,28 @@ mod tests {
         fn shards_never_overlap_and_stay_within_the_file(
             participants in 1..=MAX_PARTICIPANTS,
             shapes in prop::collection::vec(
-                (
+                ((
                     0..5000_u64, 1..=16_u64, 0..3000_u64, 0..3000_u64, 0..=16_u64, any::<bool>(), 0..3000_u64, 1..5_u64,
-                    0..5_u64, 0..7_u64, 0..2_u64,
+                    0..5_u64, 0..7_u64,
                 ),
+                0..2_u64,
+                0..3000_u64),
                 0..8,
             ),
         ) {
             let shapes = shapes.into_iter().map(|shape| {
                 let (
-                    definition_room, limits, state_words, holds, held_amounts, has_labels, tickets, shards, buckets, name_words,
+                    (
+                        definition_room, limits, state_words, holds, held_amounts, has_labels, tickets, shards, buckets,
+                        name_words,
+                    ),
                     lease_lists,
+                    overall_words,
                 ) = shape;
                 let labels = if has_labels { holds } else { 0 };
                 SetShape {
                     definition_room, limits, state_words, holds, held_amounts, labels, tickets, shards, buckets, name_words,
-                    lease_lists,
+                    lease_lists, overall_words,
                 }
             });
             let geometry = Geometry::new(participants, shapes).expect("small enough");
@@ -298,6 +311,7 @@ mod tests {
                         (shard.control_offset, size_of::<SetControl>() as u64),
                         (shard.journal_offset, (JOURNAL_ENTRIES * 16) as u64),
                         (shard.counters_offset, shard.shape.limits * size_of::<LimitCounters>() as u64),
+                        (shard.overall_offset, shard.shape.overall_words * 8),
                         (shard.tags_offset, shard.shape.buckets * 64),
                         (shard.rows_offset, shard.rows * shard.row_stride),
                         (shard.names_offset, names * shard.shape.name_words * 8),
@@ -334,6 +348,7 @@ mod tests {
             buckets: 0,
             name_words: 0,
             lease_lists: 0,
+            overall_words: 0,
         };
         assert_eq!(Geometry::new(1, [shape]), Err(TooLarge));
         for absurd in [

@@ -263,7 +263,9 @@ shared_records! {
         /// One if hosts share limits that each key has of its own: each shard then has states of its own and lists of
         /// rows.
         lease_lists: AtomicU64,
-        reserved: [AtomicU64; 6],
+        /// Words of state of the limits that all keys share; zero unless the set is keyed.
+        overall_words: AtomicU64,
+        reserved: [AtomicU64; 5],
     }
 
     /// Room for one lock of either kind: a process-shared robust mutex, whatever it looks like in the C library, or

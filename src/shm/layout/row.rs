@@ -4,14 +4,18 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::records::KeyRow;
+use crate::choices::Scope;
 
 /// The limits of one key, or of a set without keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) index: u64,
     pub(super) head: Option<&'a KeyRow>,
-    /// The states of all limits, one after the other. Empty if the key has no row: it then reads as never used.
+    /// The states of the limits that each key has of its own, one after the other. Empty if the key has no row: they
+    /// then read as never used.
     pub(super) state: &'a [AtomicU64],
+    /// The states of the limits that all keys share: the same words for every row of a shard.
+    pub(super) overall: &'a [AtomicU64],
 }
 
 /// The rows of one request: usually one. If limits count networks of several prefix lengths, one for each length.
@@ -85,11 +89,12 @@ impl RowReference {
 }
 
 impl<'a> Row<'a> {
-    /// The row of a key that has none.
+    /// The row of a key that has none, in a shard without limits that all keys share.
     pub(crate) const ABSENT: Self = Self {
         index: u64::MAX,
         head: None,
         state: &[],
+        overall: &[],
     };
 
     /// Whether it belongs to a table of keys.
@@ -103,32 +108,28 @@ impl<'a> Row<'a> {
         self.index == Self::ABSENT.index
     }
 
-    /// The words of the states from `start`; none if the row does not have that many.
-    #[inline]
-    pub(crate) fn state(self, start: usize, words: usize) -> &'a [AtomicU64] {
-        self.state.get(start..start + words).unwrap_or_default()
-    }
-
-    /// The words of the states.
+    /// The words of the states of the limits with this scope.
     #[inline(always)]
-    pub(crate) fn states(self) -> &'a [AtomicU64] {
-        self.state
-    }
-
-    /// Copies the words of the states; words that the row lacks are copied as never used.
-    pub(crate) fn copy_state(self, target: &[AtomicU64]) {
-        for (index, word) in target.iter().enumerate() {
-            let own = self.state.get(index);
-            word.store(
-                own.map_or(0, |own| own.load(Ordering::Relaxed)),
-                Ordering::Relaxed,
-            );
+    pub(crate) fn states(self, scope: Scope) -> &'a [AtomicU64] {
+        match scope {
+            Scope::Key => self.state,
+            Scope::AllKeys => self.overall,
         }
     }
 
-    /// The row with other states than its own.
-    pub(crate) fn with_state(self, state: &'a [AtomicU64]) -> Self {
-        Self { state, ..self }
+    /// The row with a copy of all its states in place of them. Words that the row lacks are copied as never used.
+    pub(crate) fn copied_to(self, state: &'a [AtomicU64], overall: &'a [AtomicU64]) -> Self {
+        for (target, own) in [(state, self.state), (overall, self.overall)] {
+            for (index, word) in target.iter().enumerate() {
+                let own = own.get(index).map_or(0, |own| own.load(Ordering::Relaxed));
+                word.store(own, Ordering::Relaxed);
+            }
+        }
+        Self {
+            state,
+            overall,
+            ..self
+        }
     }
 
     #[inline]

@@ -26,6 +26,8 @@ pub(crate) struct ShardMemory {
     entries: Mapped<JournalEntry>,
     extent: Mapped<AtomicU64>,
     counters: Mapped<LimitCounters>,
+    /// The states of the limits that all keys share.
+    overall: Mapped<AtomicU64>,
     /// In a keyed table: the tags of its buckets, and the names of its keys.
     tags: Mapped<AtomicU64>,
     names: Mapped<AtomicU64>,
@@ -34,7 +36,7 @@ pub(crate) struct ShardMemory {
     leases: Mapped<AtomicU64>,
     rows: Mapped<AtomicU64>,
     row_count: u64,
-    /// Words from one row to the next, of a row's head, and of the states of all its limits.
+    /// Words from one row to the next, of a row's head, and of the states of its limits.
     row_stride: usize,
     row_head: usize,
     state_words: usize,
@@ -74,6 +76,7 @@ impl ShardMemory {
             entries: region.mapped_records(geometry.journal_offset, JOURNAL_ENTRIES as u64)?,
             extent: region.mapped_words(geometry.extent_offset, geometry.extent_size / 8)?,
             counters: region.mapped_records(geometry.counters_offset, shape.limits)?,
+            overall: region.mapped_words(geometry.overall_offset, shape.overall_words)?,
             tags: region.mapped_words(geometry.tags_offset, shape.buckets * BUCKET_TAG_WORDS)?,
             names: region.mapped_words(
                 geometry.names_offset,
@@ -165,12 +168,22 @@ impl ShardMemory {
     #[inline(always)]
     pub(crate) fn only_row(&self) -> Row<'_> {
         if self.is_keyed() {
-            return Row::ABSENT;
+            return self.absent_row();
         }
         Row {
             index: 0,
             head: None,
             state: &self.rows,
+            overall: &[],
+        }
+    }
+
+    /// The row of a key that has none. Its own limits read as never used; those of all keys are what they are.
+    #[inline(always)]
+    pub(crate) fn absent_row(&self) -> Row<'_> {
+        Row {
+            overall: &self.overall,
+            ..Row::ABSENT
         }
     }
 
@@ -187,6 +200,7 @@ impl ShardMemory {
                 index,
                 head: None,
                 state: words,
+                overall: &[],
             });
         }
         let (head, state) = split_record(words)?;
@@ -194,6 +208,7 @@ impl ShardMemory {
             index,
             head: Some(head),
             state,
+            overall: &self.overall,
         })
     }
 
@@ -216,9 +231,14 @@ impl ShardMemory {
         RowBits(self.leases.get(start..start + words).unwrap_or_default())
     }
 
-    /// Words of the states of all limits in a row.
+    /// Words of the states in a row.
     pub(crate) fn state_words(&self) -> usize {
         self.state_words
+    }
+
+    /// Words of the states of the limits that all keys share.
+    pub(crate) fn overall_words(&self) -> usize {
+        self.overall.len()
     }
 
     /// The rows in which the shard's latest operation changed anything, and some that earlier operations did: at most
@@ -359,6 +379,7 @@ mod tests {
             buckets,
             name_words: 6,
             lease_lists: 0,
+            overall_words: 0,
         };
         let geometry = Geometry::new(1, vec![shape]).expect("a segment");
         let region = Arc::new(Region::private(geometry.total_size).expect("memory"));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::scene::clock::{NEW_YEAR, Scene};
 use model::{KeyModel, Used, any_limits};
 use proptest::prelude::*;
-use shmlimit::declare::WhenFull;
+use shmlimit::declare::{Scope, WhenFull};
 use shmlimit::{Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, RequestError, SetDeclaration};
 
 const START: u64 = NEW_YEAR.as_nanos() as u64;
@@ -66,6 +66,8 @@ struct Oracle {
     scene: Scene,
     set: LimitSet,
     fresh: Vec<Used>,
+    /// What all keys together have used of each limit that is theirs, which no key's model says anything of.
+    overall: Vec<Option<Used>>,
     when_full: WhenFull,
     /// Rows, where all keys share them.
     rows: usize,
@@ -77,6 +79,19 @@ struct Oracle {
 
 impl Oracle {
     fn new(limits: &[(Limit, Used)], max_keys: u64, when_full: WhenFull) -> Self {
+        Self::with_overall(limits, [false; 3], max_keys, when_full)
+    }
+
+    /// With some of the limits of all keys together.
+    fn with_overall(
+        limits: &[(Limit, Used)],
+        is_overall: [bool; 3],
+        max_keys: u64,
+        when_full: WhenFull,
+    ) -> Self {
+        let scopes = is_overall.map(|is_overall| [Scope::Key, Scope::AllKeys][usize::from(is_overall)]);
+        let overall = limits.iter().zip(is_overall);
+        let overall = overall.map(|((_, used), is_overall)| is_overall.then(|| used.clone()));
         let keyed = Keyed::new(max_keys).when_full(when_full);
         let declared = SetDeclaration::new("api").keyed(keyed).holds(4096);
         let has_holds = limits
@@ -89,13 +104,17 @@ impl Oracle {
         };
         let declared = limits
             .iter()
-            .fold(declared, |set, (limit, _)| set.add_limit(limit.clone()));
+            .zip(scopes)
+            .fold(declared, |set, ((limit, _), scope)| {
+                set.add_limit(limit.clone().scope(scope))
+            });
         let scene = Scene::new(declared);
         let rows = if max_keys <= ROWS as u64 { ROWS } else { usize::MAX };
         Self {
             set: scene.set(),
             scene,
             fresh: limits.iter().map(|(_, used)| used.clone()).collect(),
+            overall: overall.collect(),
             when_full,
             rows,
             keys: HashMap::new(),
@@ -113,6 +132,9 @@ impl Oracle {
                 limit.come_to(self.now);
             }
         }
+        for limit in self.overall.iter_mut().flatten() {
+            limit.come_to(self.now);
+        }
     }
 
     fn new_key(&self) -> KeyModel {
@@ -123,6 +145,7 @@ impl Oracle {
         KeyModel {
             limits,
             used_at: self.now,
+            holds: 0,
             void_before: 0,
         }
     }
@@ -172,7 +195,8 @@ impl Oracle {
         let said: Vec<u64> = verdicts.iter().map(|verdict| verdict.remaining).collect();
         let fresh = self.new_key();
         let model = self.keys.get(&key).unwrap_or(&fresh);
-        let modelled: Vec<u64> = model.limits.iter().map(Used::remaining).collect();
+        let of_key = |(own, overall): (&Used, &Option<Used>)| overall.as_ref().unwrap_or(own).remaining();
+        let modelled: Vec<u64> = model.limits.iter().zip(&self.overall).map(of_key).collect();
         assert_eq!(said, modelled, "left of {} at {}", name(key), self.now - START);
     }
 
@@ -211,22 +235,25 @@ impl Oracle {
         let new = self.new_key();
         let model = self.keys.entry(key).or_insert(new);
         model.used_at = now;
-        let admits = model
+        let mut limits: Vec<&mut Used> = model
             .limits
-            .iter()
-            .zip(costs)
-            .all(|(limit, cost)| limit.admits(*cost));
+            .iter_mut()
+            .zip(&mut self.overall)
+            .map(|(own, overall)| overall.as_mut().unwrap_or(own))
+            .collect();
+        let admits = limits.iter().zip(costs).all(|(limit, cost)| limit.admits(*cost));
         assert_eq!(
             outcome.is_admitted(),
             admits,
-            "{model:?} of {costs:?}: {outcome:?}"
+            "{limits:?} of {costs:?}: {outcome:?}"
         );
         let permit = outcome.into_result().ok()?;
-        let charge = |(limit, cost): (&mut Used, &u64)| {
+        let charge = |(limit, cost): (&mut &mut Used, &u64)| {
             limit.charge(now, *cost);
             (*cost, limit.backlog())
         };
-        let taken = model.limits.iter_mut().zip(costs).map(charge).collect();
+        let taken = limits.iter_mut().zip(costs).map(charge).collect();
+        model.holds += u64::from(holds_something(&self.fresh, costs));
         Some((
             permit,
             PermitModel {
@@ -264,11 +291,24 @@ impl Oracle {
             .zip(&usage)
             .map(|(name, (_, used))| (name.as_str(), *used));
         permit.settle(named).expect("works");
+        let now = self.now;
+        // What all keys have together needs no row, and is refunded whatever has become of the key's.
+        for (index, used) in &usage {
+            let Some(limit) = &mut self.overall[*index] else {
+                continue;
+            };
+            let (cost, after) = reserved.taken[*index];
+            if *used > cost {
+                limit.charge(now, used - cost);
+            } else {
+                limit.refund(cost - used, cost, after, (reserved.decided_at, now));
+            }
+        }
+        usage.retain(|(index, _)| self.overall[*index].is_none());
         let charges = usage.iter().any(|(index, used)| *used > reserved.taken[*index].0);
         if charges && self.find_room_for(reserved.key).is_err() {
             return;
         }
-        let now = self.now;
         let new = self.new_key();
         let model = self.keys.entry(reserved.key).or_insert(new);
         let is_void = reserved.decided_at < model.void_before || !model.carries_something();
@@ -285,7 +325,11 @@ impl Oracle {
     fn release(&mut self, permit: Permit<'_>, taken: &PermitModel) {
         drop(permit);
         let model = self.keys.get_mut(&taken.key).expect("admitted");
-        for (limit, (cost, _)) in model.limits.iter_mut().zip(&taken.taken) {
+        let costs: Vec<u64> = taken.taken.iter().map(|(cost, _)| *cost).collect();
+        model.holds -= u64::from(holds_something(&self.fresh, &costs));
+        let limits = model.limits.iter_mut().zip(&mut self.overall);
+        let limits = limits.map(|(own, overall)| overall.as_mut().unwrap_or(own));
+        for (limit, (cost, _)) in limits.zip(&taken.taken) {
             if let Used::Concurrency { held, .. } = limit {
                 *held -= cost;
             }
@@ -347,6 +391,12 @@ impl Oracle {
     }
 }
 
+/// Whether a permit with these costs has a hold.
+fn holds_something(limits: &[Used], costs: &[u64]) -> bool {
+    let mut of_places = limits.iter().zip(costs);
+    of_places.any(|(limit, cost)| matches!(limit, Used::Concurrency { .. }) && *cost > 0)
+}
+
 fn name(key: usize) -> String {
     format!("key-{key}")
 }
@@ -383,6 +433,21 @@ proptest! {
     ) {
         let acquire = |(pause, key, costs)| (1 + pause / 20, Step::Acquire { key, costs });
         Oracle::new(&limits, ROWS as u64, WhenFull::EvictLeastUsed).run(trace.into_iter().map(acquire));
+    }
+
+    #[test]
+    fn limits_of_all_keys_decide_as_if_there_was_one_key_beside_those_of_each(
+        limits in any_limits(), is_overall in any::<[bool; 3]>(), trace in prop::collection::vec(any_step(2 * ROWS), 1..600),
+    ) {
+        Oracle::with_overall(&limits, is_overall, 1_000, WhenFull::Refuse).run(trace);
+    }
+
+    /// A row that is given to another key keeps and takes nothing of what all keys have together.
+    #[test]
+    fn limits_of_all_keys_stay_as_they_are_while_keys_are_evicted(
+        limits in any_limits(), is_overall in any::<[bool; 3]>(), trace in prop::collection::vec(any_step(2 * ROWS), 1..600),
+    ) {
+        Oracle::with_overall(&limits, is_overall, ROWS as u64, WhenFull::EvictOldest).run(trace);
     }
 
     #[test]

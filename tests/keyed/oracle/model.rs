@@ -257,13 +257,15 @@ pub fn sum(entries: &[(u64, u64)]) -> u64 {
 pub struct KeyModel {
     pub limits: Vec<Used>,
     pub used_at: u64,
+    /// Permits that hold something, be it of what all keys have together.
+    pub holds: u64,
     /// What was reserved before is void.
     pub void_before: u64,
 }
 
 impl KeyModel {
     pub fn carries_something(&self) -> bool {
-        self.limits.iter().any(Used::carries_something)
+        self.is_held() || self.limits.iter().any(Used::carries_something)
     }
 
     /// What a key loses with its row, whose loss is the least first: its largest share, when it is replenished, and when
@@ -287,9 +289,7 @@ impl KeyModel {
     }
 
     pub fn is_held(&self) -> bool {
-        self.limits
-            .iter()
-            .any(|it| matches!(it, Used::Concurrency { held: 1.., .. }))
+        self.holds > 0
     }
 }
 

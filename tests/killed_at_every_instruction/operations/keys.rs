@@ -114,7 +114,7 @@ fn reuse(victim: &Victim) {
     operations::first_acquire(victim);
 }
 
-fn evict(victim: &Victim) {
+pub fn evict(victim: &Victim) {
     insert_beside(victim, BUCKET_ROWS);
 }
 
@@ -169,7 +169,7 @@ fn settle_after_eviction(victim: &Victim) {
     assert!(settled);
 }
 
-fn reset_a_key(victim: &Victim) {
+pub fn reset_a_key(victim: &Victim) {
     let set = victim.set();
     fill(&set, 3);
     let _held = admitted(&set, &everything(&set, 1));
@@ -181,7 +181,7 @@ fn reset_a_key(victim: &Victim) {
 }
 
 /// As [`operation`], by a key.
-const fn by_key(
+pub const fn by_key(
     name: &'static str,
     set: fn() -> SetDeclaration,
     transactions: usize,

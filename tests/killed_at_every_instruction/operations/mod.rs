@@ -8,6 +8,7 @@ pub mod labels;
 pub mod lapses;
 pub mod leases;
 pub mod marks;
+pub mod overall;
 pub mod subject;
 pub mod tiers;
 pub mod waiting;

@@ -203,7 +203,8 @@ impl Layout {
         let counters = control + control::SIZE + journal::SIZE;
         let labels = usize::try_from(image[directory + entry::LABELS]).expect("small");
         let lease_lists = usize::try_from(image[directory + entry::LEASE_LISTS]).expect("small");
-        let pieces = Pieces::of(counters, &entry, labels, lease_lists);
+        let overall = usize::try_from(image[directory + entry::OVERALL_WORDS]).expect("small");
+        let pieces = Pieces::of(counters, &entry, labels, lease_lists, overall);
         assert_eq!(
             pieces.end,
             (extent + extent_size) / 8,

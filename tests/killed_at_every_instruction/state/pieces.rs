@@ -32,7 +32,13 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    pub fn of(counters: usize, entry: &[usize; 11], labels: usize, lease_lists: usize) -> Self {
+    pub fn of(
+        counters: usize,
+        entry: &[usize; 11],
+        labels: usize,
+        lease_lists: usize,
+        overall: usize,
+    ) -> Self {
         let [
             ..,
             limits,
@@ -52,6 +58,8 @@ impl Pieces {
             end += (count * stride).next_multiple_of(8);
             Table { start, stride, count }
         };
+        // The states of the limits that all keys share.
+        table(overall, 1);
         let aligned = |words: usize| words.next_multiple_of(8);
         let tags = table(buckets, bucket::TAG_WORDS);
         let (row_count, row_head) = if is_keyed {

@@ -198,6 +198,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
             (&entry.name_words, set.shape.name_words),
             (&entry.labels, set.shape.labels),
             (&entry.lease_lists, set.shape.lease_lists),
+            (&entry.overall_words, set.shape.overall_words),
         ] {
             word.store(value, Ordering::Relaxed);
         }

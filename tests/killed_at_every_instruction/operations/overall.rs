@@ -1,0 +1,94 @@
+//! What is killed of limits that all keys have together: whatever takes them, gives them back, or waits for them, by a key
+//! that has a limit of its own beside them.
+
+use shmlimit::declare::{Scope, WhenFull};
+use shmlimit::{Keyed, Limit, SetDeclaration};
+
+use crate::beside::bystanders::MAX_WAITERS;
+use crate::operations::keys::{by_key, evict, reset_a_key};
+use crate::operations::{self, Operation, PLACES, SET, Victim, YEAR, waiting};
+
+/// Rates first, as in the other sets of three limits.
+fn rates_and_places() -> SetDeclaration {
+    SetDeclaration::new(SET)
+        .waiters(2)
+        .holds(4)
+        .keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
+        .add_limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(Limit::rate("tokens", 10_000, YEAR).scope(Scope::AllKeys))
+        .add_limit(Limit::concurrency("in_flight", 3).scope(Scope::AllKeys))
+}
+
+/// A place first, so that a look that finds none has changed nothing yet.
+fn places_and_rates() -> SetDeclaration {
+    SetDeclaration::new(SET)
+        .waiters(u32::try_from(MAX_WAITERS).expect("few") + 2)
+        .holds(12)
+        .keyed(Keyed::new(20))
+        .add_limit(Limit::concurrency("in_flight", PLACES).scope(Scope::AllKeys))
+        .add_limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(Limit::rate("tokens", 10_000, YEAR).scope(Scope::AllKeys))
+}
+
+const fn of_all(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
+    by_key(name, rates_and_places, transactions, run)
+}
+
+/// With so many that wait for a place.
+const fn beside(waiters: usize, name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
+    Operation {
+        waiters,
+        ..by_key(name, places_and_rates, transactions, run)
+    }
+}
+
+pub const OVERALL_OPERATIONS: &[Operation] = &[
+    of_all("all keys, into an empty table", 2, operations::first_acquire),
+    of_all("all keys, eviction", 3, evict),
+    of_all("all keys, try_acquire", 1, operations::acquire),
+    of_all(
+        "all keys, refused by a rate",
+        0,
+        operations::acquire_beyond_a_rate,
+    ),
+    of_all("all keys, settle with refund", 1, operations::settle_with_refund),
+    of_all(
+        "all keys, settle with overdraft",
+        1,
+        operations::settle_with_overdraft,
+    ),
+    of_all("all keys, release", 1, operations::release),
+    of_all("all keys, throttled", 2, operations::throttled),
+    Operation {
+        after_a_death: true,
+        ..of_all(
+            "all keys, of what the dead hold",
+            3,
+            operations::acquire_what_a_dead_process_holds,
+        )
+    },
+    of_all("all keys, reset of one", 1, reset_a_key),
+    beside(
+        1,
+        "all keys, wait in vain behind 1",
+        2,
+        waiting::enqueue_and_leave,
+    ),
+    beside(
+        1,
+        "all keys, release to 1 waiting",
+        2,
+        waiting::release_to_the_first,
+    ),
+    beside(1, "all keys, claim a grant, 1 behind", 2, waiting::claim_a_grant),
+    beside(
+        1,
+        "all keys, cancel a grant, 1 behind",
+        2,
+        waiting::cancel_a_grant,
+    ),
+    Operation {
+        is_served: true,
+        ..beside(0, "all keys, wait and be served", 3, waiting::wait_until_served)
+    },
+];
