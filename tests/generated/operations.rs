@@ -31,7 +31,8 @@ pub enum Operation {
     Reserve(Ask, u64, bool),
     /// A future, with a timeout in microseconds.
     Wait(Ask, Option<u64>),
-    /// A thread that waits for so many microseconds of real time, in which a virtual clock stands still.
+    /// A thread that waits for so many microseconds. Not on a virtual clock that stands still meanwhile, on which it would
+    /// wait forever.
     WaitHere(Ask, u64),
     /// During so many steps no future is looked at, as when a program blocks its event loop.
     Neglect(u8),
@@ -183,7 +184,7 @@ impl Operations {
             42 if dice.u8(..3) == 0 => Reattach,
             42 if self.driver == Driver::Alone && dice.u8(..12) == 0 => Reboot,
             42 if self.driver == Driver::Alone && dice.u8(..12) == 0 => Restore,
-            43 => WaitHere(self.ask(dice), dice.u64(..2_000)),
+            43 if self.driver == Driver::Among => WaitHere(self.ask(dice), dice.u64(..2_000)),
             44 if dice.bool() => Neglect(dice.u8(1..12)),
             _ => Pass(dice.u64(..time)),
         }

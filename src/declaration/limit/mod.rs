@@ -11,6 +11,7 @@ pub(super) mod lease_length;
 pub(super) mod limit_options;
 pub(super) mod prefix;
 pub(super) mod safe_share;
+mod scope;
 pub(super) mod time_zone;
 pub(super) mod window;
 
@@ -514,42 +515,6 @@ impl Limit {
         self
     }
 
-    /// Whose limit it is in a [keyed](crate::SetDeclaration::keyed) set: [each key's](Scope::Key), which is the default,
-    /// or [that of all keys together](Scope::AllKeys). A request takes the limits of its key and those of all keys in
-    /// one step, or nothing: so a tenant is not charged for what the quota of all of them refuses.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// use shmlimit::declare::Scope;
-    /// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
-    ///
-    /// # let directory = tempfile::tempdir()?;
-    /// # let minute = Duration::from_secs(60);
-    /// let declaration = Declaration::new().add_set(
-    ///     SetDeclaration::new("model")
-    ///         .keyed(Keyed::new(10_000))
-    ///         .add_limit(Limit::calls("requests", 2, minute)) // of each tenant
-    ///         .add_limit(Limit::calls("upstream", 3, minute).scope(Scope::AllKeys)), // of all of them
-    /// );
-    /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-    /// let request = segment.set("model")?.request();
-    /// assert!(request.for_key("a")?.check()?.is_admitted());
-    /// assert!(request.for_key("a")?.check()?.is_admitted());
-    /// assert!(request.for_key("b")?.check()?.is_admitted());
-    /// let refused = request.for_key("b")?.check()?; // b has one left, but all of them together have none
-    /// assert_eq!(refused.binding().map(|binding| binding.limit), Some("upstream"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// A set that has such limits has one lock for all its keys, where other keyed sets have up to 256. No tier, and no
-    /// capacity of its own, changes for a key what all keys have together; nor can it be [reserved](crate::Request::reserve),
-    /// counted by [networks](Self::prefix), drawn as [credit](Self::credit) or shared by [hosts](Self::fleet). The scope of a
-    /// limit cannot change in a live segment.
-    pub fn scope(mut self, scope: Scope) -> Self {
-        self.scope = Some(scope);
-        self
-    }
-
     /// The limit's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -631,11 +596,6 @@ impl Limit {
             .effective_algorithm()
             .is_some_and(|algorithm| !algorithm.keeps_backlog());
         in_windows && (self.credit.is_some() || self.fleet.is_some())
-    }
-
-    /// Whether all keys have it together.
-    pub(super) fn is_overall(&self) -> bool {
-        self.scope == Some(Scope::AllKeys)
     }
 
     /// The capacity in whole units, if it is valid and not unlimited.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::admit::charge::Admission;
 use crate::engine::queue::deadline::Deadline;
-use crate::engine::queue::order::OrderedHead;
 use crate::engine::settle::refund::Origin;
 use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::LockedShard;
@@ -146,16 +145,16 @@ impl<'a> LockedShard<'a> {
             return self.serve_queue(row, None);
         }
         self.serve_in_order()?;
-        let first = self.first_in_order();
+        let first = self.first_in_order().map(|first| first.ticket);
         self.serve_queue(row, first)
     }
 
-    /// Serves the head of a row's queue if the limits allow it now. What all keys share is granted to no head but
+    /// Serves the head of a row's queue if the limits allow it now. What all keys share is granted to no ticket but
     /// `first`.
     pub(in crate::engine) fn serve_queue(
         &mut self,
         row: u64,
-        first: Option<OrderedHead>,
+        first: Option<u64>,
     ) -> Result<Served, Box<Error>> {
         if self.shard.has_no_waiters(self.shard.row(row)) {
             return Ok(Served::NoWaiters);
@@ -199,8 +198,7 @@ impl<'a> LockedShard<'a> {
             match ticket.owner().load(Ordering::Relaxed) {
                 0 => {}
                 owner => {
-                    let may_be_granted =
-                        !self.asks_for_overall(&costs) || first.is_some_and(|first| first.ticket == index);
+                    let may_be_granted = !self.asks_for_overall(&costs) || first == Some(index);
                     let served = if may_be_granted {
                         self.try_grant(self.shard.row(row), index, ticket, &costs, owner)?
                     } else {
@@ -247,7 +245,7 @@ impl<'a> LockedShard<'a> {
         // Bounded by the number of tickets, whatever the queues say.
         for index in 0..self.shard.memory.touched_tickets() {
             if let Some(queue) = self.shard.queue_headed_by(index) {
-                let served = self.serve_queue(queue, first)?;
+                let served = self.serve_queue(queue, first.map(|first| first.ticket))?;
                 // Of those that are ordered, only the first goes by the clock.
                 let is_first = first.is_some_and(|first| first.row == queue);
                 if !has_overall || is_first || self.as_ordered(index).is_none() {
@@ -279,7 +277,7 @@ impl<'a> LockedShard<'a> {
 
     #[cold]
     fn serve_who_may_wait_for_a_hold(&mut self) -> Result<(), Box<Error>> {
-        let first = self.first_in_order();
+        let first = self.first_in_order().map(|first| first.ticket);
         for index in 0..self.shard.memory.touched_tickets() {
             if self.shard.memory.has_no_free_hold() {
                 return Ok(());

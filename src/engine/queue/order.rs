@@ -94,7 +94,7 @@ impl<'a> LockedShard<'a> {
             let Some(first) = self.first_in_order() else {
                 return Ok(());
             };
-            let served = self.serve_queue(first.row, Some(first))?;
+            let served = self.serve_queue(first.row, Some(first.ticket))?;
             if matches!(served, Served::Blocked(_)) && self.first_in_order() == Some(first) {
                 // It went to sleep behind others. As the first, it has to compute when time serves it.
                 if has_another_first {

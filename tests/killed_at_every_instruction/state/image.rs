@@ -201,10 +201,9 @@ impl Layout {
         let [extent, extent_size, definition_room, limits, state_words, ..] = entry;
         let control = control_start(extent, definition_room);
         let counters = control + control::SIZE + journal::SIZE;
-        let labels = usize::try_from(image[directory + entry::LABELS]).expect("small");
-        let lease_lists = usize::try_from(image[directory + entry::LEASE_LISTS]).expect("small");
-        let overall = usize::try_from(image[directory + entry::OVERALL_WORDS]).expect("small");
-        let pieces = Pieces::of(counters, &entry, labels, lease_lists, overall);
+        let others = [entry::LABELS, entry::LEASE_LISTS, entry::OVERALL_WORDS];
+        let others = others.map(|word| usize::try_from(image[directory + word]).expect("small"));
+        let pieces = Pieces::of(counters, &entry, others);
         assert_eq!(
             pieces.end,
             (extent + extent_size) / 8,

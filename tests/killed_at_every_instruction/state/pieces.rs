@@ -32,13 +32,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    pub fn of(
-        counters: usize,
-        entry: &[usize; 11],
-        labels: usize,
-        lease_lists: usize,
-        overall: usize,
-    ) -> Self {
+    pub fn of(counters: usize, entry: &[usize; 11], [labels, lease_lists, overall]: [usize; 3]) -> Self {
         let [
             ..,
             limits,
