@@ -33,7 +33,7 @@ impl SetDeclaration {
         } else if self.limits.iter().any(|limit| limit.fleet.is_some()) {
             "hosts share limits that are the same for every key; remove it, or `fleet` of the limit"
         } else if limits.iter().all(|limit| limit.terms.is_none()) {
-            "every capacity of the set is unlimited, finds itself or is that of all keys, so that no key can have another; remove it"
+            "every capacity of the set is unlimited or finds itself, or is that of all keys, so that no key can have another; remove it"
         } else {
             return Ok(());
         };
