@@ -55,6 +55,7 @@ def _default(field: dataclasses.Field[Any]) -> object:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class _Common(_Declared):
+    scope: Literal["key", "all_keys"] | None = None
     near_limit: int | None = None
     shadow: bool | None = None
     prefix: Mapping[str, int] | None = None
@@ -136,6 +137,9 @@ class Rate(_Windowed):
         unit: The size of one unit, such as `"0.001"`, so that amounts may be decimals.
         refund: Whether units that were reserved and not used come back, by `settle`, by `cancel`, or because nobody
             collected them; default true. With `credit` or `fleet`, nothing comes back to windows.
+        scope: In a keyed set, whose limit it is: `"key"` (the default), each key's, or `"all_keys"`, that of all keys
+            together. A request takes both in one step, or nothing. No tier and no override changes it for a key, and it
+            cannot be reserved, nor stand beside `prefix`, `credit` or `fleet` in its set.
         near_limit: The percentage of the capacity from which an admission counts as near the limit.
         shadow: Whether it decides and counts, but never refuses.
         prefix: The networks that it counts, such as `{"ipv4": 24, "ipv6": 48}`, in a keyed set.
@@ -195,6 +199,7 @@ class Budget(_Common):
         utc_offset: The offset of a calendar window, such as `"+05:30"`.
         time_zone: Its time zone, as for `Rate`.
         week_start: The first day of `"calendar:week"`.
+        scope: Whether each key has it or all keys together, as for `Rate`.
         fleet: Hosts share it, as for `Rate`.
     """
 
@@ -222,6 +227,7 @@ class Concurrency(_Common):
         floor: The least that an adaptive capacity falls to.
         ceiling: The most that it rises to.
         latency_limit: With `"aimd"`: a permit held for longer counts as failed.
+        scope: Whether each key has it or all keys together, as for `Rate`.
         fleet: Hosts share it, as for `Rate`.
     """
 
@@ -287,7 +293,7 @@ class LimitSet(_Declared):
         keyed: Gives each key its own limits: a `Keyed`, or how many keys there is room for.
         metadata: Strings that each permit carries: region, endpoint, account.
         waiters: How many requests may wait in the queue; default 5,120. In a keyed set, how many in each shard of its
-            table; default 512.
+            table; default 512, or 5,120 with limits of all keys, which have a single shard.
         holds: How many permits that must give something back may be out at once.
         labels: Whether each hold keeps the label of its request (`SetHandle.labelled`), for every process to see in
             snapshots and in `limitctl inspect`. Each hold then takes 72 more bytes.

@@ -88,6 +88,7 @@ class Verdict:
         capacity: int | Decimal | None,
         of_dead: int | Decimal,
         tier: str = "default",
+        scope: str = "key",
     ) -> Self: ...
     @property
     def limit(self) -> str: ...
@@ -105,6 +106,8 @@ class Verdict:
     def capacity(self) -> int | Decimal | None: ...
     @property
     def tier(self) -> str: ...
+    @property
+    def scope(self) -> str: ...
 
 @final
 class Forecast:

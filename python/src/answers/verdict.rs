@@ -35,6 +35,9 @@ pub struct Verdict {
     /// The tier that the key was in: `default` if the set has no tiers, or the key is in none.
     #[pyo3(get)]
     tier: String,
+    /// Whose limit it is: `key`, or `all_keys` if all keys of the set have it together.
+    #[pyo3(get)]
+    scope: String,
 }
 
 impl Value for Verdict {
@@ -49,15 +52,15 @@ impl Value for Verdict {
             field(py, "capacity", value.capacity.as_ref())?,
             field(py, "of_dead", &value.of_dead)?,
             field(py, "tier", &value.tier)?,
+            field(py, "scope", &value.scope)?,
         ])
     }
 }
 
 #[pymethods]
 impl Verdict {
-    // Pickles of versions without tiers lack `tier`.
     #[new]
-    #[pyo3(signature = (limit, admitted, remaining, retry_after, reset_after, capacity, of_dead, tier="default"))]
+    #[pyo3(signature = (limit, admitted, remaining, retry_after, reset_after, capacity, of_dead, tier="default", scope="key"))]
     #[expect(clippy::too_many_arguments, reason = "a pickle calls it with each field")]
     fn new(
         limit: String,
@@ -68,6 +71,7 @@ impl Verdict {
         capacity: Option<Py<PyAny>>,
         of_dead: Py<PyAny>,
         tier: &str,
+        scope: &str,
     ) -> Self {
         Self {
             limit,
@@ -78,6 +82,7 @@ impl Verdict {
             reset_after,
             capacity,
             tier: tier.to_owned(),
+            scope: scope.to_owned(),
         }
     }
 
@@ -115,6 +120,7 @@ pub fn by_limit<'py, 'a>(
                 reset_after: seconds(verdict.reset_after),
                 capacity: capacity.transpose()?.map(Bound::unbind),
                 tier: verdict.tier.to_owned(),
+                scope: verdict.scope.to_string(),
             },
         )?;
     }

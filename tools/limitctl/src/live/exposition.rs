@@ -9,6 +9,7 @@ use shmlimit::Error;
 use shmlimit::fleet::LeaseSnapshot;
 use shmlimit::snapshot::{LimitSnapshot, SegmentReader, SegmentSnapshot, SetSnapshot};
 
+use crate::live::usage::is_by_key;
 use crate::text::human::as_text;
 use crate::text::sanitise;
 
@@ -240,7 +241,7 @@ fn leases(set: &SetSnapshot) -> impl Iterator<Item = (&str, &LeaseSnapshot)> {
 /// A figure of each limit that all requests share.
 fn of_whole_limits(samples: &mut Samples<'_>, figure: impl Fn(&LimitSnapshot) -> Option<String>) {
     let set = samples.set;
-    for limit in set.limits.iter().filter(|_| set.keys.is_none()) {
+    for limit in set.limits.iter().filter(|limit| !is_by_key(set, limit)) {
         if let Some(figure) = figure(limit) {
             samples.add(&[("limit", &limit.name)], figure);
         }

@@ -1,7 +1,7 @@
 //! The state of a set and its limits, in the numbers that every view shows.
 
 use serde::Serialize;
-use shmlimit::declare::Kind;
+use shmlimit::declare::{Kind, Scope};
 use shmlimit::snapshot::{LimitSnapshot, SetSnapshot};
 
 use crate::text::amounts::amount;
@@ -19,12 +19,17 @@ pub enum Usage {
     Unlimited,
 }
 
+/// Whether each key of the set has the limit for itself.
+pub fn is_by_key(set: &SetSnapshot, limit: &LimitSnapshot) -> bool {
+    set.keys.is_some() && limit.scope == Scope::Key
+}
+
 /// How much of a limit of a set is used.
 pub fn usage(set: &SetSnapshot, limit: &LimitSnapshot) -> Usage {
     let Some(capacity) = limit.found_capacity.or(limit.capacity) else {
         return Usage::Unlimited;
     };
-    if set.keys.is_some() {
+    if is_by_key(set, limit) {
         return Usage::ByKey;
     }
     Usage::Of {

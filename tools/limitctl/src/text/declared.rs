@@ -1,6 +1,6 @@
 //! Short descriptions of declared limits.
 
-use shmlimit::declare::{Amount, Bound};
+use shmlimit::declare::{Amount, Bound, Scope};
 use shmlimit::{Limit, Window};
 
 use super::human::count;
@@ -9,6 +9,9 @@ use super::human::count;
 pub fn limit(limit: &Limit) -> String {
     let capacity = amount(limit.capacity());
     let mut text = capacity.clone();
+    if limit.options().scope() == Scope::AllKeys {
+        text.push_str(" of all keys");
+    }
     if let Some(window) = limit.window() {
         text.push_str(&format!(" per {window}"));
     }

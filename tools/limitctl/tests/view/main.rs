@@ -5,6 +5,7 @@ mod amounts;
 mod death;
 mod export;
 mod keys;
+mod overall;
 mod secrets;
 mod serve;
 #[path = "../support/mod.rs"]

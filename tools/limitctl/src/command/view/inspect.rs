@@ -9,6 +9,7 @@ use shmlimit::{Declaration, Limit, SetDeclaration};
 
 use crate::arguments::{Looking, Report};
 use crate::exit::{ExitCode, Failure};
+use crate::live::usage::is_by_key;
 use crate::output;
 use crate::reveal::Reveal;
 use crate::snapshot_with_bounds;
@@ -375,7 +376,6 @@ fn permits(set: &SetSnapshot) -> String {
 }
 
 fn limits(set: &SetSnapshot, declaration: &SetDeclaration) -> String {
-    let is_keyed = set.keys.is_some();
     let limits: Vec<(&LimitSnapshot, &Limit)> = set.limits.iter().zip(declaration.limits()).collect();
     Table::of(&limits)
         .left("LIMIT", |(limit, _)| sanitise::line(&limit.name))
@@ -384,10 +384,10 @@ fn limits(set: &SetSnapshot, declaration: &SetDeclaration) -> String {
             sanitise::line(&declared::limit(declared))
         })
         .right("REMAINING", |(limit, declared)| {
-            remaining(is_keyed, limit, declared)
+            remaining(is_by_key(set, limit), limit, declared)
         })
         .right("FULL IN", |(limit, _)| {
-            if is_keyed {
+            if is_by_key(set, limit) {
                 String::new()
             } else {
                 human::duration(limit.reset_after)
@@ -396,7 +396,7 @@ fn limits(set: &SetSnapshot, declaration: &SetDeclaration) -> String {
         .right("ADMITTED", |(limit, _)| count(limit.counts.admitted))
         .right("TAKEN", |(limit, _)| amount(limit, limit.counts.taken))
         .right("REFUSED", |(limit, _)| count(limit.counts.refused))
-        .left("ALSO", |(limit, _)| also(limit, is_keyed))
+        .left("ALSO", |(limit, _)| also(limit, is_by_key(set, limit)))
         .render(2)
 }
 
@@ -424,19 +424,19 @@ fn tiers(declaration: &SetDeclaration) -> String {
         .render(2)
 }
 
-fn remaining(is_keyed: bool, limit: &LimitSnapshot, declared: &Limit) -> Cell {
+fn remaining(is_by_key: bool, limit: &LimitSnapshot, declared: &Limit) -> Cell {
     match (declared.capacity(), limit.remaining) {
         (Amount::Unlimited, _) => "unlimited".into(),
         // There is one answer per key.
-        _ if is_keyed => "by key".into(),
+        _ if is_by_key => "by key".into(),
         (_, 0) => Cell::styled("0", style::WARNING),
         (_, remaining) => amount(limit, remaining).into(),
     }
 }
 
-fn also(limit: &LimitSnapshot, is_keyed: bool) -> String {
+fn also(limit: &LimitSnapshot, is_by_key: bool) -> String {
     let counts = &limit.counts;
-    let found = limit.found_capacity.filter(|_| !is_keyed).unwrap_or(0);
+    let found = limit.found_capacity.filter(|_| !is_by_key).unwrap_or(0);
     let units = |units: u64| amount(limit, units);
     let figures = [
         ("at once for now", found, units(found)),

@@ -1,0 +1,169 @@
+//! Limits that all keys have together, in each view: with what is left of them, where those of single keys have none.
+
+use std::path::PathBuf;
+
+use shmlimit::{Permit, Segment};
+
+use super::serve::{Server, first_page};
+use super::top::OnPty;
+use crate::support::{create_declared, directory, limitctl, run, run_command, text};
+
+const DECLARATION: &str = r#"
+[[set]]
+name = "model"
+keyed = 100
+  [[set.limit]]
+  name = "requests"
+  kind = "calls"
+  capacity = 500
+  window = "365d"
+  [[set.limit]]
+  name = "dollars"
+  kind = "budget"
+  capacity = "99.95"
+  window = "365d"
+  unit = "0.01"
+  scope = "all_keys"
+  [[set.limit]]
+  name = "in_flight"
+  kind = "concurrency"
+  capacity = 64
+  scope = "all_keys"
+"#;
+
+/// Two tenants hold a place each, and have spent 1.5 dollars each.
+struct Scene {
+    directory: tempfile::TempDir,
+    path: PathBuf,
+    _held: [Permit<'static>; 2],
+}
+
+impl Scene {
+    fn new() -> Self {
+        let directory = directory();
+        let path = create_declared(directory.path(), "limits", DECLARATION);
+        let segment = Segment::open(&path).expect("created");
+        let set = segment.set("model").expect("declared");
+        let held = ["acme", "initech"].map(|tenant| {
+            let request = set.request().for_key(tenant);
+            let request = request.and_then(|it| it.with_decimal("dollars", "1.5"));
+            let permit = request.expect("keyed").try_permit().expect("there is enough");
+            permit.into_owned()
+        });
+        Self {
+            directory,
+            path,
+            _held: held,
+        }
+    }
+}
+
+/// The first line that names a limit.
+fn line_of<'a>(shown: &'a str, limit: &str) -> &'a str {
+    let is_its = |line: &&str| line.split_whitespace().any(|word| word == limit);
+    shown
+        .lines()
+        .find(is_its)
+        .unwrap_or_else(|| panic!("no {limit} in {shown}"))
+}
+
+#[test]
+fn inspect_says_whose_each_limit_is_and_what_is_left() {
+    let scene = Scene::new();
+    let shown = run(["inspect", text(&scene.path)]).ended(0).stdout;
+    for (limit, declared, left) in [
+        ("requests", "500 per", "by key"),
+        ("dollars", "99.95 of all keys per", "96.95"),
+        ("in_flight", "64 of all keys", "62"),
+    ] {
+        let line = line_of(&shown, limit);
+        assert!(line.contains(declared) && line.contains(left), "{line}");
+    }
+    let json = run(["inspect", "--json", text(&scene.path)]).ended(0).json();
+    let limits = &json["sets"][0]["limits"];
+    assert!(
+        limits[0]["scope"].is_null(),
+        "each key's need not be said: {limits}"
+    );
+    assert_eq!(limits[1]["scope"], "all_keys", "{limits}");
+    assert_eq!(
+        (&limits[1]["remaining"], &limits[2]["remaining"]),
+        (&9_695.into(), &62.into())
+    );
+}
+
+#[test]
+fn a_key_is_shown_with_its_own_limits_alone() {
+    let scene = Scene::new();
+    for arguments in [
+        &["show", text(&scene.path), "model", "acme"][..],
+        &["keys", text(&scene.path), "model"],
+    ] {
+        let shown = run_command(limitctl().args(arguments)).ended(0).stdout;
+        assert!(shown.contains("499 of 500"), "{arguments:?}: {shown}");
+        assert!(
+            !shown.contains("of 99.95") && !shown.contains("of 64"),
+            "{arguments:?}: {shown}"
+        );
+    }
+}
+
+#[test]
+fn watch_top_export_and_the_page_have_what_is_used_of_them() {
+    let scene = Scene::new();
+    let watched = run_command(limitctl().args(["watch", "--count", "1", text(&scene.path)])).ended(0);
+    assert!(
+        watched.stdout.contains("dollars 3 of 99.95, "),
+        "{}",
+        watched.stdout
+    );
+    assert!(watched.stdout.contains("in_flight 2 of 64"), "{}", watched.stdout);
+
+    let mut view = OnPty::start_with(&[], &scene.path, &[]);
+    view.wait_for("in_flight");
+    view.press(b"q");
+    let shown = view.end();
+    assert!(shown.contains("by key") && shown.contains("99.95"), "{shown}");
+
+    let exported = run(["export", "--prometheus", text(&scene.path)]).ended(0).stdout;
+    let remaining = |limit: &str| {
+        let is_its = |line: &&str| {
+            line.starts_with("shmlimit_limit_remaining{") && line.contains(&format!("limit=\"{limit}\""))
+        };
+        let line = exported.lines().find(is_its)?;
+        line.rsplit(' ').next().map(str::to_owned)
+    };
+    assert_eq!(remaining("dollars").as_deref(), Some("96.95"), "{exported}");
+    assert_eq!(remaining("in_flight").as_deref(), Some("62"), "{exported}");
+    assert_eq!(remaining("requests"), None, "each key has its own: {exported}");
+
+    let server = Server::start_with(&[], &[&scene.path]);
+    if let Some(page) = first_page(&server, scene.directory.path()) {
+        assert!(
+            page.contains(" 3 of 99.95, ") && page.contains(" 2 of 64"),
+            "{page}"
+        );
+        assert!(page.contains("by key"), "{page}");
+    }
+}
+
+#[test]
+fn a_reset_of_a_key_leaves_alone_what_all_keys_have() {
+    let scene = Scene::new();
+    run(["reset", "--key", "acme", text(&scene.path), "model"]).ended(0);
+    let shown = run(["inspect", text(&scene.path)]).ended(0).stdout;
+    assert!(line_of(&shown, "dollars").contains("96.95"), "{shown}");
+    let refused = run([
+        "edit",
+        "--key",
+        "acme",
+        text(&scene.path),
+        "model",
+        "in_flight",
+        "capacity=1",
+    ]);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    run(["reset", text(&scene.path), "model"]).ended(0);
+    let shown = run(["inspect", text(&scene.path)]).ended(0).stdout;
+    assert!(line_of(&shown, "dollars").contains("99.95 "), "{shown}");
+}
