@@ -565,3 +565,70 @@ proptest! {
         }
     }
 }
+
+/// An exchange takes 4,096 requests, and breaks off a shard where that many are reached.
+#[test]
+fn keys_at_which_an_exchange_broke_off_are_asked_for_next() {
+    const KEYS: usize = 15_000;
+    let host = Host::of_set(keyed(calls(6000), KEYS as u64), &Store::default());
+    let keys: Vec<String> = (0..KEYS).map(|key| key.to_string()).collect();
+    for key in &keys {
+        assert!(host.admits(key) && !host.admits(key));
+    }
+    host.scene.pass(GATHERED);
+    // One exchange after the other, so nothing of what was asked for is due again.
+    let ask_for_all = || {
+        let ask = |_| {
+            host.scene.pass(Duration::from_millis(10));
+            host.ask()
+        };
+        let asked: Vec<usize> = (0..=KEYS / 4096).map(ask).collect();
+        assert!(asked.iter().all(|asked| *asked <= 4096 + 64), "{asked:?}");
+        asked.iter().sum::<usize>()
+    };
+    assert_eq!(ask_for_all(), KEYS);
+    for key in &keys {
+        assert!(host.admits(key), "{key} was asked for");
+    }
+    host.scene.pass(LEASE);
+    // What is on the second list: all of them have a lease that is to be renewed, or given back.
+    assert_eq!(ask_for_all(), KEYS);
+}
+
+/// Whoever put an answer into force may have died before it told the other shards of a set what that means.
+#[test]
+fn a_shard_that_was_not_told_that_the_store_is_back_finds_out_when_it_is_to_ask_again() {
+    let limit = Limit::calls("calls", 6000, MINUTE).fleet(fleet().unleased(0));
+    let host = Host::of_set(keyed(limit, 1000), &Store::default());
+    let keys: Vec<String> = (0..100).map(|key| key.to_string()).collect();
+    assert!(keys.iter().all(|key| !host.admits(key)));
+    let retry_in = LEASE / 4;
+    for asked in host.duty.ask().expect("works") {
+        let problem = StoreProblem::Unreachable;
+        host.duty.report(&asked, problem, retry_in).expect("works");
+    }
+    let raw = RawSegment::open(&host.scene.path());
+    let record = raw.leases_of_shard() + 2;
+    let words = || (0..lease::SIZE - lease::OF_DUTY).map(|word| (word, raw.word(record + word)));
+    let while_out: Vec<_> = words().collect();
+    host.scene.pass(retry_in);
+    assert_eq!(host.ask(), keys.len());
+    assert_eq!(host.lease().problem, None);
+    for (word, value) in while_out {
+        raw.set_word(record + word, value);
+    }
+    assert_eq!(
+        host.lease().problem,
+        Some(StoreProblem::Unreachable),
+        "of one shard"
+    );
+    // What was granted can be spent all the same.
+    assert!(keys.iter().all(|key| host.admits(key)));
+    // A key that is new there waits for no more than an answer.
+    let new: Vec<String> = (100..200).map(|key| key.to_string()).collect();
+    assert!(new.iter().all(|key| !host.admits(key)));
+    host.scene.pass(Duration::from_millis(10));
+    host.ask();
+    assert!(new.iter().all(|key| host.admits(key)));
+    assert_eq!(host.lease().problem, None);
+}

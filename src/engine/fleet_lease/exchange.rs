@@ -293,27 +293,40 @@ impl SegmentEngine {
             locked.serve_every_queue()
         };
         drop(locked);
-        if has_turned {
-            self.tell_other_shards(set, place)?;
-        }
+        // Before others are told, which may fail, and which this process may not live to do.
         if let Some(words) = self.duty_words() {
             futex::bump(words.answered());
             futex::wake_all(words.answered());
         }
+        if has_turned {
+            self.tell_other_shards(set, place)?;
+        }
         Ok(())
     }
 
-    /// Lets the other shards of a set know that the store went out, or is back.
+    /// Lets the other shards of a set know that the store went out, or is back, so that keys that are new there follow
+    /// that. One that is not told finds out when it asks itself, which it does as soon as a key wants something, and no
+    /// later than the retry that it waits for.
     fn tell_other_shards(&self, set: &SetEngine, place: LeasePlace) -> Result<(), Box<Error>> {
-        let from = set.shard(place.shard).memory.lease_row();
+        let mut failure = Ok(());
         for shard in set.shards().filter(|shard| shard.index() != place.shard) {
-            let locked = self.lock_leased(shard)?;
-            let shard = locked.shard;
-            if let Some(limit) = shard.limits.get(place.limit) {
-                let mut transaction = shard.memory.journal().begin();
-                limit.copy_outage(shard.memory.lease_row(), &mut transaction, from);
-                shard.commit(&mut transaction)?;
-            }
+            // One that cannot be locked now does not keep it from the others.
+            failure = failure.and(self.tell_shard(shard, set.shard(place.shard), place.limit));
+        }
+        failure
+    }
+
+    fn tell_shard(&self, shard: Shard<'_>, from: Shard<'_>, limit: usize) -> Result<(), Box<Error>> {
+        let locked = self.lock_leased(shard)?;
+        let shard = locked.shard;
+        if let Some(limit) = shard.limits.get(limit) {
+            let mut transaction = shard.memory.journal().begin();
+            limit.copy_outage(
+                shard.memory.lease_row(),
+                &mut transaction,
+                from.memory.lease_row(),
+            );
+            shard.commit(&mut transaction)?;
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Asking the store for what the [listed](crate::engine::shard::listed_keys) keys of a shard want.
 
+use std::sync::atomic::Ordering;
+
 use crate::engine::fleet_lease::exchange::{AskedLease, LeasePlace, ROWS_A_LOCK};
 use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::locked_shard::LockedShard;
@@ -31,11 +33,18 @@ impl SegmentEngine {
             if by_definition.list_due_at(list).is_none_or(|due| due > now) {
                 continue;
             }
-            let mut next = Some(0);
-            let mut takes_all = None;
-            while let Some(from) = next {
+            let broke_off_at = shard.set.looked_up_to(shard.index(), list);
+            let begun_at = broke_off_at.map_or(0, |row| row.swap(0, Ordering::Relaxed));
+            let (mut next, mut has_turned, mut takes_all) = (begun_at, begun_at == 0, None);
+            loop {
                 if asked.len() >= REQUESTS {
-                    // The rest is still listed, and looked at after this exchange.
+                    // The rest is still listed, and looked at after this exchange, before what is asked for now.
+                    if let Some(row) = broke_off_at {
+                        row.store(next, Ordering::Relaxed);
+                    }
+                    if let Some(takes_all) = takes_all {
+                        by_definition.looks().break_off(list, takes_all, now);
+                    }
                     return Ok(());
                 }
                 // Nothing is allocated under the lock.
@@ -43,7 +52,15 @@ impl SegmentEngine {
                 let locked = self.lock_leased(shard)?;
                 let takes_all =
                     *takes_all.get_or_insert_with(|| locked.shard.looks().begin(list, locked.now));
-                next = locked.ask_for_listed(position, (list, takes_all), from, asked)?;
+                next = match locked.ask_for_listed(position, (list, takes_all), next, asked)? {
+                    Some(next) if has_turned && (1..=next).contains(&begun_at) => break,
+                    Some(next) => next,
+                    None if has_turned => break,
+                    None => {
+                        has_turned = true;
+                        0
+                    }
+                };
             }
         }
         Ok(())

@@ -84,6 +84,16 @@ impl Looks<'_> {
         }
     }
 
+    /// Notes that a look did not come to the end of the list, so that the rest is looked at next.
+    pub(in crate::engine) fn break_off(&self, list: RowList, took_all: bool, now: u64) {
+        match list {
+            // It is looked at soon, as long as there is anything on it and nothing says when.
+            RowList::Wanting if took_all => {}
+            RowList::Wanting => self.set(LeaseWord::Unmet, now.max(1)),
+            RowList::Kept => self.set(LeaseWord::UsedAt, 0),
+        }
+    }
+
     /// Notes that a row is left for when more have gathered.
     pub(in crate::engine) fn leave(&self, now: Now) {
         if self.get(LeaseWord::Alerted) == 0 {

@@ -9,7 +9,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::rules::set_outline::SetOutline;
 use crate::engine::rules::set_rules::SetRules;
@@ -23,6 +23,7 @@ use crate::limit::{Mark, Now, RuleOperations, Standing};
 use crate::shm::file::region::{MappedRecord, OutOfRegion, Region};
 use crate::shm::layout::geometry::SetGeometry;
 use crate::shm::layout::records::{DirectoryEntry, LimitCounters};
+use crate::shm::layout::row_list::RowList;
 use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::{JournalOverflow, Transaction};
 use crate::shm::process::participant::Membership;
@@ -39,6 +40,9 @@ pub(crate) struct SetEngine {
     pub(in crate::engine) rules: Versions<SetRules>,
     pub(crate) geometry: SetGeometry,
     shards: Vec<ShardMemory>,
+    /// The row of each shard at which the last look at each list of rows broke off, because one exchange with the store
+    /// takes only so many requests; zero if it came to the end.
+    looked_up_to: Vec<[AtomicU64; 2]>,
     /// The seed for hashing keys.
     pub(crate) seed: [u64; 2],
     /// Present in an attached segment, if processes draw credit from the set.
@@ -91,7 +95,7 @@ impl SetEngine {
         rules: SetRules,
         seed: [u64; 2],
     ) -> Result<Self, OutOfRegion> {
-        let shards = (0..)
+        let shards: Vec<_> = (0..)
             .zip(&geometry.shards)
             .map(|(index, shard)| ShardMemory::locate(region, shard, index))
             .collect::<Result<_, _>>()?;
@@ -101,6 +105,7 @@ impl SetEngine {
             outline: SetOutline::of(&rules.plan),
             rules: Versions::new(rules),
             geometry,
+            looked_up_to: shards.iter().map(|_| Default::default()).collect(),
             shards,
             seed,
             batches: None,
@@ -136,6 +141,11 @@ impl SetEngine {
         let limit = limit.by_capacity(own_capacity);
         let found = limit.rule.found_capacity(mark);
         Some((limit.rule.standing(mark), found.unwrap_or(limit.burst)))
+    }
+
+    /// Where the last look at a list of rows broke off.
+    pub(in crate::engine) fn looked_up_to(&self, shard: u32, list: RowList) -> Option<&AtomicU64> {
+        self.looked_up_to.get(shard as usize)?.get(list as usize)
     }
 
     /// The shard at `index`, or the first one.
