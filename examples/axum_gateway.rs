@@ -1,5 +1,5 @@
-//! A gateway in front of a model that is paid by tokens: each network of visitors and each tenant is limited, across
-//! all processes that serve. Try it:
+//! A gateway in front of a model that is paid by tokens: each network of visitors, each tenant, and all tenants together
+//! are limited, across all processes that serve. Try it:
 //!
 //! ```sh
 //! cargo run --example axum_gateway &

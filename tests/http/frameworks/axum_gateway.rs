@@ -20,6 +20,7 @@ async fn the_gateway_of_the_example_limits_tenants_and_settles_what_they_used() 
     let declaration = declaration.expect("the example's is valid");
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let [visitors, tenants] = ["visitors", "tenants"].map(|set| segment.set(set).expect("declared"));
+    let of_tenants = segment.set("tenants").expect("declared");
     let peer = ClientAddress::peer(|head| Some(head.extensions.get::<ConnectInfo<SocketAddr>>()?.ip()));
     let visitors = Demand::new(visitors.request()).expect("calls need no cost");
     let tokens = tenants.request().with("tokens", 1_500).expect("declared");
@@ -55,5 +56,32 @@ async fn the_gateway_of_the_example_limits_tenants_and_settles_what_they_used() 
         assert!(told >= 1, "the network's limit is told");
     }
     assert_eq!(client.get("/greedy").await.status(), 400);
+
+    // Others have all places at the model: the tenant is refused, is told nothing of them, and is charged nothing.
+    let request = of_tenants.request().with("tokens", 1).expect("declared");
+    let held: Vec<_> = (0..64)
+        .map(|tenant| {
+            let request = request.for_key(format!("tenant {tenant}")).expect("keyed");
+            request.try_permit().expect("there is room").into_owned()
+        })
+        .collect();
+    let refused = client.get_with("/greedy", &[("x-api-key", "initech")]).await;
+    assert_eq!(refused.status(), 429);
+    let fields = format!("{:?}", refused.headers());
+    assert!(!fields.contains("at_the_model"), "{fields}");
+    let own = request.for_key("initech").expect("keyed").peek().expect("works");
+    let tokens = own
+        .iter()
+        .find(|verdict| verdict.limit == "tokens")
+        .expect("declared");
+    assert_eq!(tokens.remaining, tokens.burst);
+    drop(held);
+    assert_eq!(
+        client
+            .get_with("/greedy", &[("x-api-key", "initech")])
+            .await
+            .status(),
+        200
+    );
     serving.abort();
 }
