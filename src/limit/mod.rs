@@ -21,8 +21,8 @@ pub(crate) use backlog::Backlog;
 pub(crate) use budget::Budget;
 pub(crate) use concurrency::Concurrency;
 pub(crate) use lease::{
-    Answer, Ask, Installed, LEASE_WORDS, LeaseOutcome, LeaseState, LeaseTerms, LeaseWord, Leased, Problem,
-    Quarantine, SafeTerms, Shortage, Supply, automatic_length,
+    Answer, Ask, Installed, KeyLeaseState, LEASE_WORDS, LeaseOutcome, LeaseState, LeaseTerms, LeaseWord,
+    Leased, Problem, Quarantine, SafeTerms, Shortage, Supply, automatic_length,
 };
 pub(crate) use rule::Rule;
 pub(crate) use rule_operations::RuleOperations;

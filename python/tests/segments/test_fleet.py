@@ -472,3 +472,49 @@ def test_a_segment_that_is_closed_can_be_removed(tmp_path: Path) -> None:
     segment = sl.open(tmp_path / "host.limits", tokens(), fleet=unreachable())
     segment.close()
     sl.remove(tmp_path / "host.limits")
+
+
+def tenants(**shared: object) -> sl.LimitSet:
+    """A window of a day for each tenant."""
+    limit = sl.Calls("requests", 10, "24h", algorithm="fixed_window", fleet={"key": "org/tenants", **shared})
+    return sl.LimitSet("tenants", [limit], keyed=100)
+
+
+@needs_server
+def test_a_first_unit_of_each_key_needs_no_answer_unless_none_is_unleased(tmp_path: Path, store: Store) -> None:
+    # Where nobody asks, what is admitted is what is unleased.
+    alone = sl.open(tmp_path / "alone", tenants(unleased=2), fleet=unreachable(), version=1, ask_store=False)
+    admitted = [bool(alone["tenants"].check(key="acme")) for _ in range(4)]
+    assert admitted == [True, True, False, False]
+    exact = sl.open(
+        tmp_path / "exact",
+        tenants(unleased=0, cold_wait="0s"),
+        fleet=unreachable(),
+        version=1,
+        ask_store=False,
+    )
+    refused = exact["tenants"].check(key="acme")
+    assert not refused
+    assert refused.reason == "lease_pending"
+    # With a store, all hosts together admit what there is, and the next refusal says until when there is no more.
+    hosts = [
+        sl.open(tmp_path / name, tenants(unleased=0, cold_wait="10s", lease="500ms"), fleet=store.url, version=1)
+        for name in ("first", "second")
+    ]
+    begun = today()
+    counts = [sum(bool(host["tenants"].check(key="acme")) for _ in range(20)) for host in hosts]
+    assert 1 <= sum(counts) <= 10 * (1 + today() - begun), counts
+    # Another tenant is not touched by that.
+    assert hosts[1]["tenants"].check(key="globex")
+    for segment in (alone, exact, *hosts):
+        segment.close()
+
+
+@needs_server
+def test_the_example_of_tenants_over_hosts_shows_what_it_says(store: Store) -> None:
+    example = Path(__file__).parents[2] / "examples" / "tenants_over_hosts.py"
+    code, output, errors = output_of(run_role(example, store.url))
+    assert code == 0, errors
+    counts = {line.split(":")[0]: int(line.split()[1]) for line in output.splitlines()}
+    assert set(counts) == {"acme", "globex"}
+    assert all(50 <= count <= 100 for count in counts.values()), output

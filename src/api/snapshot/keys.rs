@@ -14,7 +14,7 @@ use crate::api::key::identify::identify;
 use crate::choices::Kind;
 use crate::engine::{Definitions, LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard};
 use crate::error::{Error, RequestError};
-use crate::limit::{Now, RuleOperations};
+use crate::limit::{KeyLeaseState, Now, RuleOperations};
 
 /// A key of a keyed set and the state of its limits. Consistent unless `torn` is set.
 #[derive(Clone, Debug, Serialize)]
@@ -80,6 +80,40 @@ pub struct KeyLimitSnapshot {
     /// How long until it is completely replenished.
     #[serde(serialize_with = "as_seconds")]
     pub reset_after: Duration,
+    /// What this host has leased of it for the key, if [hosts share](crate::Limit::fleet) it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<KeyLeaseSnapshot>,
+}
+
+/// What a host has leased of a limit for one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeyLeaseSnapshot {
+    /// Units that are leased and not spent; zero if the lease is over.
+    pub left: u64,
+    /// How much longer they may be spent; zero if nothing is leased.
+    #[serde(serialize_with = "as_seconds")]
+    pub valid_for: Duration,
+    /// For how long the store has no unit for the key, as it has said; zero if it did not say that, or the time is over.
+    /// Until then nothing is admitted [unleased](crate::declare::FleetLease::unleased).
+    #[serde(serialize_with = "as_seconds")]
+    pub free_in: Duration,
+    /// Units spent that the store does not know of yet.
+    pub unreported: u64,
+    /// Whether the store has been asked and has not answered yet.
+    pub asking: bool,
+}
+
+impl KeyLeaseSnapshot {
+    fn of(state: KeyLeaseState) -> Self {
+        Self {
+            left: state.left,
+            valid_for: Duration::from_nanos(state.valid_for),
+            free_in: Duration::from_nanos(state.free_in),
+            unreported: state.unreported,
+            asking: state.is_asking,
+        }
+    }
 }
 
 impl KeyLimitSnapshot {
@@ -102,6 +136,7 @@ impl KeySnapshot {
             remaining: 0,
             of_dead: 0,
             reset_after: Duration::ZERO,
+            lease: None,
         };
         Self {
             key: KeyLabel::default(),
@@ -165,6 +200,8 @@ impl KeySnapshot {
             snapshot.remaining = standing.remaining;
             snapshot.of_dead = seen.of_dead.get(limit.index).copied().unwrap_or(0);
             snapshot.reset_after = Duration::from_nanos(standing.reset_after);
+            let lease = seen.leases.get(limit.index).copied().flatten();
+            snapshot.lease = lease.map(KeyLeaseSnapshot::of);
         }
     }
 }

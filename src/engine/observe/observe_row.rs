@@ -21,7 +21,7 @@ use crate::engine::terms::key_identity::{KeyIdentity, KeyName};
 use crate::engine::terms::own_capacities::LimitMask;
 use crate::engine::terms::plan::PrefixLengths;
 use crate::error::Error;
-use crate::limit::{Mark, Now};
+use crate::limit::{KeyLeaseState, Mark, Now};
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::Row;
 use crate::shm::layout::row_references::RowReferences;
@@ -60,6 +60,8 @@ pub(crate) struct ObservedKey {
     pub(crate) limits: u32,
     /// How each limit stands without what dead processes hold of concurrency, in the set's order.
     pub(crate) marks: Vec<Mark>,
+    /// What the key has leased of each limit that hosts share.
+    pub(crate) leases: Vec<Option<KeyLeaseState>>,
     /// The key's own capacity for each limit.
     pub(crate) own_capacities: Vec<Option<NonZeroU64>>,
     /// How much dead processes hold of each limit.
@@ -195,9 +197,11 @@ impl<'a> RowLooker<'a> {
         let [first, _] = fingerprint.buckets(TableWords::reading(shard.memory).buckets().max(1));
         seen.is_in_second_bucket = row.index / BUCKET_ROWS != first;
         seen.marks.clear();
+        seen.leases.clear();
         seen.own_capacities.clear();
         for limit in &shard.of(row).limits {
             seen.marks.push(limit.of(row).mark(row, at.now));
+            seen.leases.push(limit.key_lease_state(row, at.now));
             seen.own_capacities.push(limit.own_capacity(row));
         }
         seen.tier = row.tier();

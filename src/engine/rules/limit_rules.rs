@@ -9,8 +9,9 @@ use crate::engine::rules::limit_state::StateWords;
 use crate::engine::terms::credit_word::CreditWord;
 use crate::engine::terms::plan::{CreditPlan, LimitPlan};
 use crate::limit::{
-    Answer, Ask, Assessment, CapacityTerms, Charge, Installed, LEASE_WORDS, LeaseOutcome, LeaseState, Leased,
-    Mark, NearThreshold, Now, Problem, Rule, RuleOperations, Sample, Shortage, State, StateMut,
+    Answer, Ask, Assessment, CapacityTerms, Charge, Installed, KeyLeaseState, LEASE_WORDS, LeaseOutcome,
+    LeaseState, Leased, Mark, NearThreshold, Now, Problem, Rule, RuleOperations, Sample, Shortage, State,
+    StateMut,
 };
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
@@ -373,6 +374,12 @@ impl LimitRules {
             self.leased()?
                 .read_state(&StateWords::reading(self.state(row)), now),
         )
+    }
+
+    /// What a key has leased, if hosts share the limit.
+    pub(in crate::engine) fn key_lease_state(&self, row: Row<'_>, now: Now) -> Option<KeyLeaseState> {
+        let state = StateWords::reading(self.state(row));
+        Some(self.leased()?.read_key_state(&state, now))
     }
 
     /// Whether a lease is in force that has so much left that `cost` gives no reason to ask for more.

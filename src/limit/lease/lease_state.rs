@@ -42,7 +42,32 @@ pub(crate) struct LeaseState {
     pub(crate) expired_units: u64,
 }
 
+/// What a key has leased, and what it waits for. Times are in nanoseconds from the instant of reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyLeaseState {
+    pub(crate) left: u64,
+    pub(crate) valid_for: u64,
+    /// For how long the store has said that it has no unit.
+    pub(crate) free_in: u64,
+    /// Units spent that the store does not know of.
+    pub(crate) unreported: u64,
+    pub(crate) is_asking: bool,
+}
+
 impl Leased {
+    /// Reads the record of a key.
+    pub(crate) fn read_key_state(&self, state: &(impl State + ?Sized), now: Now) -> KeyLeaseState {
+        let get = |word| self.get(state, word);
+        let valid_for = get(LeaseWord::ValidUntil).saturating_sub(now.monotonic);
+        KeyLeaseState {
+            left: if valid_for > 0 { self.left(state) } else { 0 },
+            valid_for,
+            free_in: get(LeaseWord::FreeAt).saturating_sub(now.monotonic),
+            unreported: get(LeaseWord::Spent),
+            is_asking: get(LeaseWord::Asked) != 0,
+        }
+    }
+
     /// Reads the record.
     pub(crate) fn read_state(&self, state: &(impl State + ?Sized), now: Now) -> LeaseState {
         let get = |word| self.get(state, word);

@@ -25,7 +25,7 @@ mod usable;
 pub(crate) use answers::{Answer, Installed, Problem, Quarantine};
 pub(crate) use asking::Ask;
 pub(crate) use key_lease::LeaseOutcome;
-pub(crate) use lease_state::LeaseState;
+pub(crate) use lease_state::{KeyLeaseState, LeaseState};
 pub(crate) use lease_terms::{LeaseTerms, SafeTerms};
 pub(crate) use length::{Supply, automatic_length};
 pub(crate) use missing_units::Shortage;

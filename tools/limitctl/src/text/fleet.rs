@@ -81,3 +81,36 @@ pub fn answer(lease: &LeaseSnapshot) -> Cell {
         (None, _) => Cell::styled("answers".to_owned(), style::GOOD),
     }
 }
+
+/// What is leased and not spent, or how many keys have something leased or to report.
+pub fn left(lease: &LeaseSnapshot) -> Cell {
+    match (lease.keys, lease.left) {
+        (Some(keys), _) => human::quantity(keys, "key", "keys").into(),
+        (None, 0) => Cell::styled("0", style::WARNING),
+        (None, left) => human::count(left).into(),
+    }
+}
+
+/// How much longer that may be spent. Each key has a time of its own.
+pub fn valid_for(lease: &LeaseSnapshot) -> String {
+    match lease.keys {
+        None => human::duration(lease.valid_for),
+        Some(_) => String::new(),
+    }
+}
+
+/// The last fair share.
+pub fn share(lease: &LeaseSnapshot) -> String {
+    match lease.keys {
+        None => human::count(lease.share),
+        Some(_) => "by key".to_owned(),
+    }
+}
+
+/// How many hosts want something of the limit. That is counted for each key.
+pub fn hosts(lease: &LeaseSnapshot) -> String {
+    match lease.keys {
+        None => human::count(lease.hosts),
+        Some(_) => String::new(),
+    }
+}

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::net::IpAddr;
 
-use shmlimit::snapshot::{KeyLabel, KeyLimitSnapshot, KeysSnapshot};
+use shmlimit::snapshot::{KeyLabel, KeyLeaseSnapshot, KeyLimitSnapshot, KeysSnapshot};
 
 use super::amounts::amount_of_key;
 use super::human::{self, count};
@@ -73,8 +73,37 @@ pub fn occupancy(table: &KeysSnapshot) -> String {
     )
 }
 
+/// What this host may spend of a limit that hosts share, and what it waits for.
+fn leased(limit: &KeyLimitSnapshot, lease: &KeyLeaseSnapshot) -> Cell {
+    let mut text = if !lease.valid_for.is_zero() {
+        let left = amount_of_key(limit, lease.left);
+        format!("{left} leased for {}", human::duration(lease.valid_for))
+    } else if !lease.free_in.is_zero() {
+        format!("none free for {}", human::duration(lease.free_in))
+    } else if limit.remaining > 0 {
+        format!("{} unleased", amount_of_key(limit, limit.remaining))
+    } else {
+        "nothing leased".to_owned()
+    };
+    if lease.unreported > 0 {
+        let unreported = amount_of_key(limit, lease.unreported);
+        text.push_str(&format!(", {unreported} to report"));
+    }
+    if lease.asking {
+        text.push_str(", asking");
+    }
+    if limit.remaining == 0 {
+        Cell::styled(text, style::WARNING)
+    } else {
+        text.into()
+    }
+}
+
 /// What is left of a limit, and how long until it is full.
 pub fn left(limit: &KeyLimitSnapshot) -> Cell {
+    if let Some(lease) = &limit.lease {
+        return leased(limit, lease);
+    }
     let Some(max) = limit.found_capacity.or(limit.capacity) else {
         return "unlimited".into();
     };

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::scene::wait_for;
 use crate::support;
 use crate::support::health::findings;
 use crate::support::{create_declared, directory, run, text};
@@ -432,4 +433,68 @@ fn what_is_leased_is_given_back_before_a_host_goes() {
         "[[set]]\nname = \"a\"\n[[set.limit]]\nname = \"b\"\nkind = \"concurrency\"\ncapacity = 1\n",
     );
     run(["fleet", "drain", text(&alone)]).ended(64);
+}
+
+/// What is leased of each key, who is refused until when, and what the store does not know yet.
+#[test]
+fn what_each_key_has_leased_is_shown() {
+    let declared = DECLARED
+        .replace("name = \"api\"", "name = \"tenants\"\nkeyed = 100")
+        .replace("lease = \"2s\"", "lease = \"1h\", cold_wait = \"0s\"");
+    let directory = directory();
+    let path = create_declared(directory.path(), "limits", &declared);
+    let segment = Segment::open(&path).expect("a segment");
+    let tenants = segment.set("tenants").expect("declared");
+    let take = |key: &str| {
+        let request = tenants.request().for_key(key).expect("a key");
+        request.check().expect("a decision").is_admitted()
+    };
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    // Each is admitted once, and wants more.
+    for (key, granted, free_in) in [("leased", 5, 0), ("empty", 0, 3000)] {
+        assert!(take(key) && !take(key));
+        wait_for("a request", || {
+            let asked = duty.ask().expect("works");
+            for asked in &asked {
+                let reply = LeaseReply {
+                    granted,
+                    free_in: Duration::from_secs(free_in),
+                    ..all_of(asked.request(), 0)
+                };
+                duty.install(asked, &reply).expect("works");
+            }
+            !asked.is_empty()
+        });
+        assert_eq!(take(key), granted > 0);
+    }
+    assert!(take("new"));
+    let shown = run(["keys", "--reveal", text(&path), "tenants"]).ended(0).stdout;
+    let line = |key: &str| {
+        let line = shown.lines().find(|line| line.contains(key)).unwrap_or_default();
+        line.to_owned()
+    };
+    assert!(
+        line("leased").contains("4 leased for ") && line("leased").contains(", 1 to report"),
+        "{shown}"
+    );
+    assert!(line("empty").contains("none free for "), "{shown}");
+    assert!(line("new").contains("nothing leased, 1 to report"), "{shown}");
+    let of_key = run(["show", text(&path), "tenants", "empty"]).ended(0).stdout;
+    assert!(of_key.contains("none free for "), "{of_key}");
+    let json = run(["keys", "--json", "--match", "leased", text(&path), "tenants"])
+        .ended(0)
+        .json();
+    let lease = &json["keys"][0]["limits"][0]["lease"];
+    assert_eq!(
+        (&lease["left"], &lease["unreported"]),
+        (&4.into(), &1.into()),
+        "{json}"
+    );
+    for verb in ["inspect", "fleet"] {
+        let shown = run([verb, text(&path)]).ended(0).stdout;
+        assert!(
+            shown.contains("3 keys") && shown.contains("by key"),
+            "{verb}: {shown}"
+        );
+    }
 }

@@ -4,14 +4,13 @@ mod drain;
 mod part;
 
 use clap::{Args, Subcommand};
-use shmlimit::fleet::LeaseSnapshot;
 use shmlimit::snapshot::SegmentReader;
 
 use crate::arguments::{Form, Report, SegmentPath};
 use crate::exit::{ExitCode, Failure};
 use crate::text::facts::Facts;
 use crate::text::human::{self, count};
-use crate::text::table::{Cell, Table};
+use crate::text::table::Table;
 use crate::text::{fleet, sanitise, style};
 use drain::Drain;
 use part::Part;
@@ -82,15 +81,9 @@ impl Part<'_> {
             .left("LIMIT", |shared| sanitise::line(shared.limit))
             .left("SHARED AS", |shared| sanitise::line(&shared.lease.key))
             .left("OUTAGE", |shared| shared.lease.outage.as_str())
-            .right("LEFT", |shared| left(shared.lease))
-            .right("FOR", |shared| match shared.lease.keys {
-                None => human::duration(shared.lease.valid_for),
-                Some(_) => String::new(),
-            })
-            .right("SHARE", |shared| match shared.lease.keys {
-                None => count(shared.lease.share),
-                Some(_) => "by key".to_owned(),
-            })
+            .right("LEFT", |shared| fleet::left(shared.lease))
+            .right("FOR", |shared| fleet::valid_for(shared.lease))
+            .right("SHARE", |shared| fleet::share(shared.lease))
             .left("STORE", |shared| fleet::answer(shared.lease))
             .right("ANSWERED", |shared| match shared.lease.answered_ago {
                 Some(time) => format!("{} ago", human::duration(time)),
@@ -104,7 +97,7 @@ impl Part<'_> {
             .left("SET", |shared| sanitise::line(shared.set))
             .left("LIMIT", |shared| sanitise::line(shared.limit))
             .right("LEASE", |shared| human::duration(shared.lease.length))
-            .right("HOSTS", |shared| count(shared.lease.hosts))
+            .right("HOSTS", |shared| fleet::hosts(shared.lease))
             .right("REQUESTS", |shared| count(shared.lease.counts.requests))
             .right("GRANTS", |shared| count(shared.lease.counts.grants))
             .right("FAILURES", |shared| count(shared.lease.counts.failures))
@@ -115,15 +108,5 @@ impl Part<'_> {
                 false => String::new(),
             })
             .render(2)
-    }
-}
-
-fn left(lease: &LeaseSnapshot) -> Cell {
-    if let Some(keys) = lease.keys {
-        return format!("{} keys", count(keys)).into();
-    }
-    match lease.left {
-        0 => Cell::styled("0", style::WARNING),
-        left => count(left).into(),
     }
 }

@@ -274,9 +274,9 @@ fn alive_or_dead(is_alive: bool, alive: &str) -> Cell {
 fn leases(set: &SetSnapshot) -> String {
     Table::of(set.limits.iter().filter_map(|limit| limit.lease.as_ref()))
         .left("SHARED AS", |lease| sanitise::line(&lease.key))
-        .right("LEFT", |lease| lease.left)
-        .right("FOR", |lease| human::duration(lease.valid_for))
-        .right("SHARE", |lease| lease.share)
+        .right("LEFT", |lease| fleet::left(lease))
+        .right("FOR", fleet::valid_for)
+        .right("SHARE", fleet::share)
         .left("STORE", fleet::answer)
         .left("OUTAGE", |lease| lease.outage.as_str())
         .right("GRANTS", |lease| lease.counts.grants)
