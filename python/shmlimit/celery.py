@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -42,8 +43,14 @@ _HEADER = "shmlimit"
 # others are before this task, names the earliest.
 _WANT_OF_PLACE = frozenset({"concurrency", "queue_full", "holds_full", "table_full"})
 
-# After this many doublings the range of delays ends at 8 times `retry_delay`, and stays there.
+# After this many doublings the range of delays ends at 8 times the first, and stays there.
 _MAX_DOUBLINGS = 3
+
+# The first delay for tasks that take hardly any time: sending one back costs about as much.
+_SHORTEST_FIRST = 0.02
+
+# How much the latest run counts for how long tasks typically run.
+_WEIGHT_OF_LATEST = 0.2
 
 # Tasks that time alone will admit come back spread over this part of their wait. Of many that return after one wait
 # few can be admitted, so a longer spread, again and again, would leave capacity unused.
@@ -64,13 +71,16 @@ class _SentBack:
     refusals: int = 0
     in_a_row: int = 0
 
-    def again(self, refused: Refused | Removed, places: Collection[str], retry_delay: float) -> tuple[float, _SentBack]:
+    def again(
+        self, refused: Refused | Removed, places: Collection[str], retry_delay: float, typical_run: float
+    ) -> tuple[float, _SentBack]:
         """Decides when to try again after one more refusal.
 
         Args:
             refused: The refusal.
             places: The names of the limits of which places are taken.
             retry_delay: The longest first delay if no time is known.
+            typical_run: How long such tasks take, as far as this process knows.
 
         Returns:
             The countdown in seconds, and what the header says from now on.
@@ -81,9 +91,11 @@ class _SentBack:
             # Tasks refused together must not return together; and since nobody knows when they will be admitted, some
             # of them should try soon.
             in_a_row = self.in_a_row if wants_a_place else 0
-            longest = retry_delay * 2 ** min(in_a_row, _MAX_DOUBLINGS)
+            # Places come back as tasks end: who waits much longer than one takes leaves them unused.
+            first = min(retry_delay, max(typical_run, _SHORTEST_FIRST)) if wants_a_place else retry_delay
+            longest = first * 2 ** min(in_a_row, _MAX_DOUBLINGS)
             after = _SentBack(self.refusals + 1, in_a_row + 1 if wants_a_place else 0)
-            return random.uniform(retry_delay / 10, longest), after
+            return random.uniform(first / 10, longest), after
         spread = min(max(_SPREAD * retry_after, _SHORTEST_SPREAD), _LONGEST_SPREAD)
         # Rounded up: a task that came back earlier would be refused again.
         countdown = math.ceil((retry_after + random.uniform(0, spread)) * 1000) / 1000
@@ -105,6 +117,15 @@ class _Terms:
     when_refused: Literal["retry", "fail"]
     max_refusals: int | None
     retry_delay: float
+    # A moving average, of the runs in this process; infinite before the first.
+    typical_run: float = math.inf
+
+    def ran_for(self, seconds: float) -> None:
+        """Notes how long a task ran."""
+        if math.isinf(self.typical_run):
+            self.typical_run = seconds
+        else:
+            self.typical_run += _WEIGHT_OF_LATEST * (seconds - self.typical_run)
 
     def acquire(self, taken: Taken) -> Permit:
         """Takes the permit; if the limits' segment was removed, from its successor."""
@@ -151,6 +172,7 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
                 raise
             self._send_back(refused)
         self.request.shmlimit_permit = permit
+        began = time.monotonic()
         try:
             return release_when_done(permit, super().__call__(*args, **kwargs), self)
         except (Ignore, Reject):
@@ -161,6 +183,7 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
             permit.__exit__(type(error), error)
             raise
         finally:
+            self._terms.ran_for(time.monotonic() - began)
             self.request.shmlimit_permit = None
 
     def _send_back(self, refused: Refused | Removed) -> None:
@@ -168,8 +191,9 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
         request = self.request
         headers = dict(request.headers or {})
         before = _SentBack(**headers.get(_HEADER, {}))
-        countdown, after = before.again(refused, self._terms.limits._places, self._terms.retry_delay)
-        if self._terms.max_refusals is not None and after.refusals > self._terms.max_refusals:
+        terms = self._terms
+        countdown, after = before.again(refused, terms.limits._places, terms.retry_delay, terms.typical_run)
+        if terms.max_refusals is not None and after.refusals > terms.max_refusals:
             raise refused
         # `retry` would count the refusal as one of the task's own retries.
         again = self.signature_from_request(
@@ -205,9 +229,10 @@ def limited(
 
     If time alone heals the refusal, the countdown is its `retry_after` plus a random part of up to a tenth of it, so
     that tasks refused together do not return together. If there is no place, because another task must first end, the
-    countdown is random: at most `retry_delay` at first, and twice as much with each further refusal in a row for this
-    reason, up to 8 times `retry_delay`. If nobody knows when there will be more, such as of a limit that hosts share
-    and of which nothing is leased, the countdown is random and never more than `retry_delay`.
+    countdown is random: at first at most as long as such tasks have lately run in this worker process, or `retry_delay`
+    if that is shorter, and twice as much with each further refusal in a row for this reason, up to 8 times the first.
+    If nobody knows when there will be more, such as of a limit that hosts share and of which nothing is leased, the
+    countdown is random and never more than `retry_delay`.
 
     Args:
         limits: The set that each task takes from: `shmlimit.open(...)[name]`, opened before or after the workers are
@@ -221,7 +246,7 @@ def limited(
             `task_always_eager` it fails.
         max_refusals: How often a task may be sent back before it fails; `None` for no bound.
         retry_delay: The longest countdown, in seconds, if nobody knows when to come back, and the longest first one if
-            there is no place: about as long as a task runs.
+            there is no place.
         tier: The tier to put the key into, as for `SetHandle.acquire`, or a function that returns it for the task's
             arguments.
         overrides: The key's own capacities, as for `SetHandle.acquire`, or a function that returns them for the

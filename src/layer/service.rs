@@ -65,7 +65,7 @@ where
         let request = Request::from_parts(head, body);
         let settings = &self.settings;
         let decision = match extracted
-            .map(|demand| demand.map(|demand| (settings.wait.or_else(|| demand.cold_wait()), demand)))
+            .map(|demand| demand.map(|demand| (settings.wait.or_else(|| demand.wait_for_store()), demand)))
         {
             Ok(None) => Decision::unlimited(),
             Ok(Some((None, demand))) => Decision::at_once(&demand, settings),

@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -114,6 +115,37 @@ fn an_answer_that_grants_nothing_ends_the_wait() {
         "what is known to be used up is refused at once"
     );
     assert!(began.elapsed() < COLD_WAIT);
+}
+
+/// Ends the sleep of the thread that polls.
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[test]
+fn an_answer_that_grants_nothing_ends_the_wait_of_a_task_and_wakes_it() {
+    let began = Instant::now();
+    let host = cold(1);
+    host.scene.pass(LEASE);
+    let set = host.scene.set();
+    let mut future = pin!(set.request().acquire_async(Duration::ZERO));
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut poll = || future.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(poll().is_pending(), "a poll must not wait");
+    eventually("a request is due", || host.duty.due_in() == Some(Duration::ZERO));
+    host.ask();
+    let outcome = loop {
+        match poll() {
+            Poll::Pending => thread::park_timeout(COLD_WAIT),
+            Poll::Ready(outcome) => break outcome.expect("a decision"),
+        }
+        assert!(began.elapsed() < COLD_WAIT, "nothing wakes it");
+    };
+    assert!(!outcome.is_admitted());
 }
 
 #[test]

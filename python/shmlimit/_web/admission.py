@@ -266,7 +266,9 @@ class AdmissionControl(Generic[Request]):
             left = question.left()
             try:
                 if deadline is None:
-                    left = asked.limits._cold_wait(costs, key=key, tier=tier, overrides=overrides) or None
+                    # With no time to wait, a task waits until the store of a fleet has answered, where it has to.
+                    waits = asked.limits._cold_wait(costs, key=key, tier=tier, overrides=overrides) > 0
+                    left = 0 if waits else None
                 if left is None or asked.limits._counts_networks:
                     decided = question.ask(asked.limits)
                 else:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +115,61 @@ def test_only_refusals_in_a_row_for_want_of_a_place_make_the_delay_longer(
         countdown, headers = sent_back
         assert 10 <= countdown <= 11.1
     assert [refused_for_want_of_a_place() for _ in range(2)] == [1, 2]
+
+
+def test_a_place_is_asked_for_again_within_about_as_long_as_tasks_run(
+    opened: Callable[..., sl.SetHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _shortest, longest: longest)
+    limits = opened(sl.Concurrency("running", 1))
+    worker = Worker(limits)
+
+    def countdowns() -> list[float]:
+        headers: dict[str, Any] = {}
+        seen = []
+        with limits.acquire(timeout=0):
+            for _ in range(5):
+                sent_back = worker.run(headers)
+                assert sent_back is not None
+                countdown, headers = sent_back
+                seen.append(countdown)
+        return seen
+
+    assert countdowns() == [1, 2, 4, 8, 8]
+    times = itertools.count(0, 0.25)
+    monkeypatch.setattr("shmlimit.celery.time", SimpleNamespace(monotonic=lambda: next(times)))
+    assert worker.run({}) is None
+    assert countdowns() == [0.25, 0.5, 1, 2, 2]
+    times = itertools.count(0, 3600)
+    assert worker.run({}) is None
+    assert countdowns() == [1, 2, 4, 8, 8], "longer than `retry_delay`"
+
+
+def test_tasks_for_places_end_not_long_after_the_places_could_have_done_them(
+    opened: Callable[..., sl.SetHandle], clock: sl.VirtualClock
+) -> None:
+    random.seed(37)
+    limits = opened(sl.Concurrency("running", 2))
+    worker = Worker(limits)
+    began = clock.now
+    work, tasks = 0.1, 40
+    numbers = itertools.count()
+    # When, in which order, and what: a task with its headers that asks, or a permit of one that ends.
+    pending: list[tuple[float, int, dict[str, Any] | sl.Permit]] = [(began, next(numbers), {}) for _ in range(tasks)]
+    while pending:
+        at, _, what = heapq.heappop(pending)
+        if at > clock.now:
+            clock.set(at)
+        if isinstance(what, sl.Permit):
+            what.release()
+            worker.job._terms.ran_for(work)
+        elif permit := limits.try_acquire():
+            heapq.heappush(pending, (at + work, next(numbers), permit))
+        else:
+            sent_back = worker.run(what)
+            assert sent_back is not None
+            heapq.heappush(pending, (at + sent_back[0], next(numbers), sent_back[1]))
+    assert clock.now - began <= 2 * work * tasks / 2
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ use crate::engine::{
     WaitStart,
 };
 use crate::error::{Error, SegmentError};
+use crate::shm::wake::futex::FutexValue;
 
 /// A request that waits in the queue. See [`Request::acquire_async`].
 ///
@@ -43,6 +44,8 @@ struct Asked {
     decision: Decision,
     timeout: Option<Duration>,
     deadline: Deadline,
+    /// The latest answer of the store before it began to wait, if it waits for no longer than the next one takes.
+    answer: Option<FutexValue>,
     /// Set while it waits with a ticket.
     waiter: Option<Arc<Waiter>>,
     /// When the wait for the first ticket began, by [`SegmentEngine::wait_nanos`].
@@ -152,6 +155,7 @@ impl Asked {
             decision: Decision::pending(costs, set.engine_set().notes_beside),
             timeout,
             deadline: set.shared().engine.deadline_after(timeout),
+            answer: None,
             waiter: None,
             began: None,
         })
@@ -181,15 +185,18 @@ impl Asked {
             let polled = waiter.with(context.waker(), |waiting, was_woken| {
                 let now = crate::shm::time::clock::boot_nanos();
                 let shard = set.engine_set().shard(waiting.queue().0);
-                let is_late = now >= self.deadline.on_boot_clock();
-                // Once woken, it looks in any case: the thread may have found an error that the future must report.
-                if !is_late && !was_woken && !engine.needs_look(shard, waiting, now) {
-                    return Ok(PollResult::Waiting);
-                }
                 let target = Target {
                     set: set.engine_set(),
                     key: self.key.as_ref(),
                 };
+                let is_answered = was_woken
+                    && self.answer.is_some()
+                    && engine.cold_wait(target, &self.costs).is_ok_and(|left| left == 0);
+                let is_late = is_answered || now >= self.deadline.on_boot_clock();
+                // Once woken, it looks in any case: the thread may have found an error that the future must report.
+                if !is_late && !was_woken && !engine.needs_look(shard, waiting, now) {
+                    return Ok(PollResult::Waiting);
+                }
                 let polled = engine.look(target, &self.costs, &mut self.decision, waiting, is_late);
                 look_by = Some(waiting.next_look());
                 polled
@@ -218,13 +225,15 @@ impl Asked {
             key: self.key.as_ref(),
         };
         if self.timeout == Some(Duration::ZERO) {
+            // Read first, so that an answer is not missed that comes after the look.
+            self.answer = engine.latest_answer();
             let cold_wait = engine.cold_wait(target, &self.costs)?;
             if cold_wait == 0 {
                 let admitted = engine.try_acquire(target, &self.costs, &mut self.decision)?;
                 set.see_to_batches();
                 return Ok(Some(admitted));
             }
-            // A poll must not block, so the request waits for the store in the queue.
+            // A poll must not block, so the request waits for the store in the queue: until it has answered.
             let cold_wait = Duration::from_nanos(cold_wait);
             self.timeout = Some(cold_wait);
             self.deadline = engine.deadline_after(self.timeout);
@@ -241,7 +250,7 @@ impl Asked {
         };
         self.began.get_or_insert(waiting.began());
         // Stored first, so that whatever happens next, the ticket leaves the queue with this future.
-        let waiter = self.waiter.insert(Waiter::new(set, waiting));
+        let waiter = self.waiter.insert(Waiter::new(set, waiting, self.answer));
         let attended = background_worker::attend(waiter, waiting.next_look());
         if let Err(error) = attended {
             self.waiter = None;

@@ -216,7 +216,7 @@ static BACKGROUND_WORKER: PerProcess<BackgroundWorker> = PerProcess::new();
 pub(crate) fn attend(waiter: &Arc<Waiter>, next_look: u64) -> Result<(), Error> {
     let (worker, mut work) = running(&waiter.shared)?;
     let taken_on = work.waiters.insert(waiter, next_look, boot_nanos());
-    if taken_on.is_new_segment {
+    if taken_on.needs_another_futex {
         worker.notify(&mut work);
     } else {
         work.wake_before(taken_on.look_at);
@@ -336,12 +336,17 @@ impl BackgroundWorker {
                 return;
             }
             // Read before the looks, so that an advance after them is not slept through.
-            let futexes: Vec<(Mapped<AtomicU64>, FutexValue)> =
+            let mut futexes: Vec<(Mapped<AtomicU64>, FutexValue)> =
                 segments.iter().filter_map(process_futex).collect();
             let now = boot_nanos();
             let mut until = u64::MAX;
             let mut due = lock(&self.work).waiters.due(now);
             for shared in &segments {
+                let awaiting = lock(&self.work).waiters.awaiting_answer(shared.number);
+                if !awaiting.is_empty() {
+                    futexes.extend(answers(shared));
+                    due.extend(awaiting);
+                }
                 let round = rounds.entry(shared.number).or_default();
                 self.read_wake_list(shared, round, &mut due);
                 until = until.min(self.attend_to_deaths(shared, round, now));
@@ -596,6 +601,13 @@ fn process_futex(shared: &Arc<SharedSegment>) -> Option<(Mapped<AtomicU64>, Fute
     let membership = &shared.engine.membership;
     let own = ParticipantId::from_word(membership.owner_so_far())?;
     let futex = membership.table().mapped_process_futex(own).ok()?;
+    let value = futex::value(futex.first()?);
+    Some((futex, value))
+}
+
+/// The futex that each answer of a segment's store advances, and its current value.
+fn answers(shared: &Arc<SharedSegment>) -> Option<(Mapped<AtomicU64>, FutexValue)> {
+    let futex = shared.engine.answers()?;
     let value = futex::value(futex.first()?);
     Some((futex, value))
 }

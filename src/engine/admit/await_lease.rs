@@ -1,5 +1,6 @@
 //! Waiting for the store's answer where nothing is leased yet: the only requests that wait for a store.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::engine::admit::attempt::{Answer, Attempt};
@@ -11,9 +12,10 @@ use crate::engine::shard::target::Target;
 use crate::engine::terms::decision::{Costs, Decision};
 use crate::error::Error;
 use crate::limit::{Assessment, Shortage};
+use crate::shm::file::region::Mapped;
 use crate::shm::layout::row::Row;
 use crate::shm::time::clock::boot_nanos;
-use crate::shm::wake::futex;
+use crate::shm::wake::futex::{self, FutexValue};
 
 impl SegmentEngine {
     /// For how many nanoseconds a request that the limits refuse may wait for the store's answer. Zero if they admit
@@ -49,6 +51,16 @@ impl SegmentEngine {
         }
         let locked = self.lock(target.shard(), LockFor::Look, LockWait::Timeout)?;
         Ok(self.cold_wait_at(locked.at, target.row_in(locked.shard), costs))
+    }
+
+    /// Which answer of the store was the latest; `None` if no limit has room for a lease.
+    pub(crate) fn latest_answer(&self) -> Option<FutexValue> {
+        self.duty_words().map(|words| futex::value(words.answered()))
+    }
+
+    /// The futex that is advanced with each answer of the store, for a caller that may outlive the engine.
+    pub(crate) fn answers(&self) -> Option<Mapped<AtomicU64>> {
+        self.duty_words()?.mapped_answered().ok()
     }
 
     /// Decides anew with each answer of the store, until the request no longer waits for one, or has waited for as

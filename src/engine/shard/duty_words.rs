@@ -83,7 +83,15 @@ impl DutyWords {
 
     /// The futex of [`duty_free`](Self::duty_free), for a caller that may outlive `self`.
     pub(in crate::engine) fn mapped_duty_free(&self) -> Result<Mapped<AtomicU64>, OutOfRegion> {
-        let offset = self.offset + 8 * LeaseWord::DutyFree as u64;
-        self.region.mapped_words(offset, 1)
+        self.mapped(LeaseWord::DutyFree)
+    }
+
+    /// The futex of [`answered`](Self::answered), for a caller that may outlive `self`.
+    pub(in crate::engine) fn mapped_answered(&self) -> Result<Mapped<AtomicU64>, OutOfRegion> {
+        self.mapped(LeaseWord::Answered)
+    }
+
+    fn mapped(&self, word: LeaseWord) -> Result<Mapped<AtomicU64>, OutOfRegion> {
+        self.region.mapped_words(self.offset + 8 * word as u64, 1)
     }
 }

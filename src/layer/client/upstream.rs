@@ -95,7 +95,7 @@ impl Settings {
                 Err(refusal) => Err(NotSent::Refused(refusal)),
             };
         }
-        let outcome = match wait.or_else(|| demand.cold_wait()) {
+        let outcome = match wait.or_else(|| demand.wait_for_store()) {
             None => request.try_acquire()?,
             Some(longest) => request.acquire_async(longest).await?,
         };

@@ -324,13 +324,14 @@ impl Demand {
         Request::of(&self.set, self.wanted.clone())
     }
 
-    /// For how long the request would wait for the store of a fleet now; `None` if it would not wait, as nearly
-    /// always.
-    pub(in crate::layer) fn cold_wait(&self) -> Option<Duration> {
+    /// How long a request may wait that is to be decided at once: with a timeout of zero, which lasts until the store of a
+    /// fleet has answered, or not at all, as nearly always.
+    pub(in crate::layer) fn wait_for_store(&self) -> Option<Duration> {
         if !self.set.engine_set().has_lease_room {
             return None;
         }
-        self.request().cold_wait().ok().filter(|wait| !wait.is_zero())
+        let cold_wait = self.request().cold_wait().ok()?;
+        (!cold_wait.is_zero()).then_some(Duration::ZERO)
     }
 
     fn change(self, change: impl FnOnce(&mut Request<'_>) -> Result<(), Error>) -> Result<Self, Error> {

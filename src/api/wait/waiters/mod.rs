@@ -12,6 +12,7 @@ use crate::api::segment::shared_segment::SharedSegment;
 use crate::api::set::limit_set::LimitSet;
 use crate::callers_code::contained;
 use crate::engine::{LockWait, SHORT_WAIT, SetEngine, Waiting};
+use crate::shm::wake::futex::FutexValue;
 use crate::shm::wake::wake_list::TicketPosition;
 
 /// How soon to retry a future that is looking for itself right now, in nanoseconds.
@@ -34,6 +35,8 @@ pub(crate) struct Waiter {
     owner: u64,
     /// On the boot-time clock.
     deadline: u64,
+    /// Whether it waits for an answer of the store, and no longer than for that.
+    awaits_answer: bool,
     wait: Mutex<Option<Wait>>,
 }
 
@@ -43,6 +46,8 @@ struct Wait {
     waker: Option<Waker>,
     /// Whether it was woken and has not looked since.
     is_woken: bool,
+    /// The latest answer of the store that it has looked after, if it waits for one.
+    answer: Option<FutexValue>,
 }
 
 /// What to do after looking after a future.
@@ -66,8 +71,9 @@ pub(crate) type Queue = (ShardKey, u64);
 type TicketKey = (ShardKey, u64);
 
 impl Waiter {
-    /// A waiter without a waker yet; the future looks once in any case.
-    pub(crate) fn new(set: &LimitSet, waiting: Waiting) -> Arc<Self> {
+    /// A waiter without a waker yet; the future looks once in any case. With an `answer`, it is also woken when the store
+    /// has answered after that.
+    pub(crate) fn new(set: &LimitSet, waiting: Waiting, answer: Option<FutexValue>) -> Arc<Self> {
         let (shard, row) = waiting.queue();
         Arc::new(Self {
             shared: Arc::clone(set.shared()),
@@ -78,10 +84,12 @@ impl Waiter {
             serial: waiting.ticket().serial,
             owner: waiting.owner(),
             deadline: waiting.deadline().on_boot_clock(),
+            awaits_answer: answer.is_some(),
             wait: Mutex::new(Some(Wait {
                 waiting,
                 waker: None,
                 is_woken: false,
+                answer,
             })),
         })
     }
@@ -154,8 +162,11 @@ impl Waiter {
         };
         let engine = &self.shared.engine;
         let shard = set.shard(self.shard);
+        let answer = wait.answer.and_then(|_| engine.latest_answer());
+        let is_answered = std::mem::replace(&mut wait.answer, answer) != answer;
         let is_due = now >= self.deadline
             || queue_is_broken
+            || is_answered
             || engine.is_decided(shard, &wait.waiting)
             || (engine.needs_look(shard, &wait.waiting, now)
                 // If the lock is taken right now, the future waits for it instead.
@@ -193,6 +204,8 @@ struct Attached {
     shared: Arc<SharedSegment>,
     /// How many wait in each shard.
     shards: HashMap<ShardKey, usize>,
+    /// How many of them wait for an answer of the store.
+    awaiting_answer: usize,
     /// When to ask for notice of deaths, because a future has started to wait since that was last done.
     watch_at: Option<u64>,
     /// Not before this time.
@@ -202,8 +215,8 @@ struct Attached {
 /// The result of taking on a future.
 #[derive(Debug)]
 pub(crate) struct TakenOn {
-    /// Whether no future waited in its segment before.
-    pub(crate) is_new_segment: bool,
+    /// Whether the thread has to sleep on another futex as well.
+    pub(crate) needs_another_futex: bool,
     /// When the future next needs attention.
     pub(crate) look_at: u64,
     /// The waker of a future that held the same ticket before: it has lost it and must start over.
@@ -236,10 +249,13 @@ impl Waiters {
             .or_insert_with(|| Attached {
                 shared: Arc::clone(&waiter.shared),
                 shards: HashMap::new(),
+                awaiting_answer: 0,
                 watch_at: None,
                 next_watch: 0,
             });
         *attached.shards.entry(waiter.shard_key()).or_default() += 1;
+        attached.awaiting_answer += usize::from(waiter.awaits_answer);
+        let needs_another_futex = is_new_segment || (waiter.awaits_answer && attached.awaiting_answer == 1);
         let watch_at = *attached
             .watch_at
             .get_or_insert(now.saturating_add(SHORT_WAIT).max(attached.next_watch));
@@ -252,7 +268,7 @@ impl Waiters {
         );
         self.set_instant(key, look_at);
         TakenOn {
-            is_new_segment,
+            needs_another_futex,
             look_at: look_at.min(watch_at),
             replaced: replaced.and_then(|replaced| replaced.waker()),
         }
@@ -270,6 +286,7 @@ impl Waiters {
         let Some(attached) = self.segments.get_mut(&number) else {
             return false;
         };
+        attached.awaiting_answer -= usize::from(waiter.awaits_answer);
         if let Some(count) = attached.shards.get_mut(&waiter.shard_key()) {
             *count -= 1;
             if *count == 0 {
@@ -328,6 +345,20 @@ impl Waiters {
             .filter(|(key, _)| is_wanted(key))
             .map(|(_, attended)| Arc::clone(&attended.waiter))
             .collect()
+    }
+
+    /// The futures of one segment that wait for an answer of its store.
+    pub(crate) fn awaiting_answer(&self, segment: u64) -> Vec<Arc<Waiter>> {
+        if self
+            .segments
+            .get(&segment)
+            .is_none_or(|attached| attached.awaiting_answer == 0)
+        {
+            return Vec::new();
+        }
+        let mut awaiting = self.all(Some(segment));
+        awaiting.retain(|waiter| waiter.awaits_answer);
+        awaiting
     }
 
     pub(crate) fn segments(&self) -> Vec<Arc<SharedSegment>> {
