@@ -11,6 +11,7 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::choices::Scope;
 use crate::engine::admit::attempt::{Answer, Attempt};
 use crate::engine::admit::charge::{Admission, Charged, Charges};
 use crate::engine::shard::hold::FreeHold;
@@ -69,7 +70,12 @@ impl<'a> ShardAt<'a> {
                 Some(row) => row,
             },
         };
-        if !shard.nobody_is_ahead(row) || shard.throttled_for(row, now) != 0 {
+        // A set without keys has no limits of all keys, and pays nothing for them.
+        let is_held_up = match key {
+            Some(_) if shard.set.has_overall() => shard.at(now).is_held_up_by_any_key(row),
+            _ => shard.at(now).is_held_up(row),
+        };
+        if is_held_up {
             return Plain::Undecided;
         }
         let is_pending = attempt == Attempt::First;
@@ -101,6 +107,18 @@ impl<'a> ShardAt<'a> {
         }
     }
 
+    /// Whether others of the row wait, or it admits nothing for now.
+    #[inline(always)]
+    fn is_held_up(self, row: Row<'_>) -> bool {
+        !self.shard.has_no_waiters(row) || self.shard.row_throttled_for(row, self.now) != 0
+    }
+
+    /// Whether anybody waits, or all keys are throttled. Kept out of line, so that other sets do not pay for it.
+    #[inline(never)]
+    fn is_held_up_by_any_key(self, row: Row<'_>) -> bool {
+        !self.shard.nobody_is_ahead(row) || self.shard.throttled_for(row, self.now) != 0
+    }
+
     /// Whether what is asked of the limits that hosts share leaves enough of their leases.
     #[inline(always)]
     fn has_ample_leases(self, row: Row<'_>, leased: LimitMask, costs: &Costs) -> bool {
@@ -118,7 +136,7 @@ impl<'a> ShardAt<'a> {
             return Taken::Refused;
         };
         let cost = costs.amounts[index % MAX_LIMITS];
-        let Some(words) = limit.words(row) else {
+        let Some(words) = limit.words(row.states(Scope::Key)) else {
             return Taken::Refused;
         };
         let Some(mark) = limit.mark_if_admitted(words, self.now, cost) else {
@@ -173,7 +191,7 @@ impl<'a> ShardAt<'a> {
             let Some(limit) = self.shard.rules.backlogs.get(index) else {
                 return Charged::Refused;
             };
-            let mark = limit.take(row, transaction, self.now, cost);
+            let mark = limit.take(row.states(Scope::Key), transaction, self.now, cost);
             Charged::by(mark, |mark| limit.is_near(mark))
         };
         self.take_by(policy, |_| None, row, costs, decision)
@@ -250,7 +268,7 @@ impl<'a> ShardAt<'a> {
     ) -> Option<Answer> {
         let cost = costs.amounts[index % MAX_LIMITS];
         let limit = self.shard.backlogs.get(index)?;
-        let (assessment, mark) = limit.assess(row, self.now, cost)?;
+        let (assessment, mark) = limit.assess(row.states(Scope::Key), self.now, cost)?;
         if assessment == (Assessment::Refused { retry_after: None }) {
             return None;
         }

@@ -2,55 +2,52 @@
 
 use std::sync::atomic::AtomicU64;
 
-use crate::choices::Scope;
 use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::rules::limit_state::StateWords;
 use crate::engine::terms::own_capacities::LimitMask;
 use crate::limit::{Assessment, Backlog, Mark, NearThreshold, Now, Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;
-use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
 
-/// A [plain](LimitRules::is_plain) GCRA, token bucket or leaky bucket limit. Nothing of it is held.
+/// A [plain](LimitRules::is_plain) GCRA, token bucket or leaky bucket limit that a row has for itself. Nothing of it is held.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct BacklogLimit {
     rule: Backlog,
     near: NearThreshold,
-    /// Where its two words are: among the states of its scope, from an index on.
-    scope: Scope,
+    /// The index of its first word in a row's state.
     first_word: usize,
 }
 
 impl BacklogLimit {
     fn of(limit: &LimitRules) -> Option<Self> {
         match limit.rule {
-            Rule::Backlog(rule) if limit.is_plain() => Some(Self {
+            Rule::Backlog(rule) if limit.is_plain() && !limit.is_overall() => Some(Self {
                 rule,
                 near: limit.near(),
-                scope: limit.scope,
                 first_word: limit.first_word(),
             }),
             _ => None,
         }
     }
 
-    /// The two words that are its state.
+    /// The two words of `states` that are its state.
     #[inline(always)]
-    pub(in crate::engine) fn words<'a>(&self, row: Row<'a>) -> Option<&'a [AtomicU64; 2]> {
-        let (_, words) = row.states(self.scope).split_at_checked(self.first_word)?;
+    pub(in crate::engine) fn words<'a>(&self, states: &'a [AtomicU64]) -> Option<&'a [AtomicU64; 2]> {
+        let (_, words) = states.split_at_checked(self.first_word)?;
         words.first_chunk()
     }
 
-    /// Takes the cost if the limit admits it, and returns how the limit then stands, as [`LimitRules::take`] does.
+    /// Takes the cost if the limit admits it, and returns how the limit then stands: [`LimitRules::take`] on the states
+    /// of a row.
     #[inline(always)]
     pub(in crate::engine) fn take(
         &self,
-        row: Row<'_>,
+        states: &[AtomicU64],
         transaction: &mut Transaction<'_>,
         now: Now,
         cost: u64,
     ) -> Option<Mark> {
-        let state = &mut StateWords::changing(self.words(row)?, transaction);
+        let state = &mut StateWords::changing(self.words(states)?, transaction);
         self.rule.take_if_admitted(state, now.within_proven_range(), cost)
     }
 
@@ -74,8 +71,13 @@ impl BacklogLimit {
 
     /// The limit's answer to `cost`, and how it stands.
     #[inline(always)]
-    pub(in crate::engine) fn assess(&self, row: Row<'_>, now: Now, cost: u64) -> Option<(Assessment, Mark)> {
-        let state = &StateWords::reading(self.words(row)?);
+    pub(in crate::engine) fn assess(
+        &self,
+        states: &[AtomicU64],
+        now: Now,
+        cost: u64,
+    ) -> Option<(Assessment, Mark)> {
+        let state = &StateWords::reading(self.words(states)?);
         Some(self.rule.assess_and_mark(state, now.within_proven_range(), cost))
     }
 
