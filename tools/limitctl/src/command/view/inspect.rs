@@ -274,7 +274,7 @@ fn alive_or_dead(is_alive: bool, alive: &str) -> Cell {
 fn leases(set: &SetSnapshot) -> String {
     Table::of(set.limits.iter().filter_map(|limit| limit.lease.as_ref()))
         .left("SHARED AS", |lease| sanitise::line(&lease.key))
-        .right("LEFT", |lease| fleet::left(lease))
+        .right("LEFT", fleet::left)
         .right("FOR", fleet::valid_for)
         .right("SHARE", fleet::share)
         .left("STORE", fleet::answer)
