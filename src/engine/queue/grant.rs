@@ -144,9 +144,18 @@ impl<'a> LockedShard<'a> {
         if !self.shard.set.has_overall() {
             return self.serve_queue(row, None);
         }
-        self.serve_in_order()?;
-        let first = self.first_in_order().map(|first| first.ticket);
-        self.serve_queue(row, first)
+        let first = self.serve_in_order()?;
+        if let Some(first) = first.filter(|first| first.row == row) {
+            // It was just found blocked, or is to look again.
+            let costs = self
+                .shard
+                .memory
+                .ticket(first.ticket)
+                .map(|ticket| self.shard.costs_of(ticket));
+            let costs = costs.unwrap_or_default();
+            return Ok(Served::Blocked(self.blocked(self.shard.row(row), &costs)));
+        }
+        self.serve_queue(row, first.map(|first| first.ticket))
     }
 
     /// Serves the head of a row's queue if the limits allow it now. What all keys share is granted to no ticket but
@@ -238,10 +247,7 @@ impl<'a> LockedShard<'a> {
             return Ok(());
         }
         let has_overall = self.shard.set.has_overall();
-        if has_overall {
-            self.serve_in_order()?;
-        }
-        let first = self.first_in_order();
+        let first = if has_overall { self.serve_in_order()? } else { None };
         // Bounded by the number of tickets, whatever the queues say.
         for index in 0..self.shard.memory.touched_tickets() {
             if let Some(queue) = self.shard.queue_headed_by(index) {

@@ -64,18 +64,29 @@ impl ShardAt<'_> {
         })
     }
 
-    fn ordered_heads(&self) -> impl Iterator<Item = OrderedHead> {
+    /// The heads of queues that may be ordered, each by the number of its ticket.
+    fn heads(&self) -> impl Iterator<Item = (u64, u64)> {
         let touched = if self.shard.set.has_overall() && !self.shard.has_no_waiters_at_all() {
             self.shard.memory.touched_tickets()
         } else {
             0
         };
-        (0..touched).filter_map(|index| self.as_ordered(index))
+        let queue = QueueWords::reading(self.shard.memory);
+        (0..touched).filter_map(move |index| {
+            self.shard.queue_headed_by(index)?;
+            Some((queue::state(&queue, index).serial, index))
+        })
     }
 
     /// The head that is served next of those that ask for what all keys share.
     pub(in crate::engine) fn first_in_order(&self) -> Option<OrderedHead> {
-        self.ordered_heads().min()
+        self.heads()
+            .fold(None, |first: Option<OrderedHead>, (serial, index)| {
+                // What a key's own limits say is only asked of heads that would be the first.
+                let may_be_first = first.is_none_or(|first| serial < first.serial);
+                let head = may_be_first.then(|| self.as_ordered(index)).flatten();
+                head.or(first)
+            })
     }
 
     /// Whether a request of the key of a row has to wait until others are served.
@@ -86,26 +97,29 @@ impl ShardAt<'_> {
 
 impl<'a> LockedShard<'a> {
     /// Grants what all keys share to those that ask for it, one after the other, as far as the limits admit that.
-    /// Afterwards the first in order is blocked, or was woken to go on.
+    /// Returns the first in order afterwards, which is blocked, or was woken to go on.
     #[cold]
-    pub(in crate::engine) fn serve_in_order(&mut self) -> Result<(), Box<Error>> {
+    pub(in crate::engine) fn serve_in_order(&mut self) -> Result<Option<OrderedHead>, Box<Error>> {
         let mut has_another_first = false;
         for _ in 0..MAX_GRANTED {
             let Some(first) = self.first_in_order() else {
-                return Ok(());
+                return Ok(None);
             };
             let served = self.serve_queue(first.row, Some(first.ticket))?;
-            if matches!(served, Served::Blocked(_)) && self.first_in_order() == Some(first) {
+            if matches!(served, Served::Blocked(_)) && self.as_ordered(first.ticket) == Some(first) {
                 // It went to sleep behind others. As the first, it has to compute when time serves it.
                 if has_another_first {
                     self.notify_head(first);
                 }
-                return Ok(());
+                return Ok(Some(first));
             }
             has_another_first = true;
         }
-        self.notify_first_in_order();
-        Ok(())
+        let next = self.first_in_order();
+        if let Some(next) = next {
+            self.notify_head(next);
+        }
+        Ok(next)
     }
 
     /// Wakes the first in order, which computes anew when time serves it.
@@ -121,14 +135,15 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// What an ordered head that is not the first looks after; `None` if the ticket is another. The outer `None` means
-    /// that it goes by its own limits.
+    /// What an ordered head that is not the first looks after, if it is near enough to the first; `None` if the ticket is
+    /// no such head, and goes by its own limits.
     pub(in crate::engine) fn behind_in_order(&self, index: u64) -> Option<Option<LookAfter>> {
         let own = Some(index).filter(|_| self.shard.set.has_overall());
         let own = own.and_then(|index| self.as_ordered(index))?;
-        let before = || self.ordered_heads().filter(|head| *head < own);
-        let first = before().min()?;
-        let rank = before().count() as u64;
+        let first = self.first_in_order().filter(|first| *first < own)?;
+        let before = self.heads().filter(|(serial, _)| *serial < own.serial);
+        let before = before.filter(|(_, index)| self.as_ordered(*index).is_some());
+        let rank = before.take(MAX_RANK as usize + 1).count() as u64;
         let ticket = self.shard.memory.ticket(first.ticket)?;
         let of_first = self.blocked_head(first.row, ticket);
         Some((rank <= MAX_RANK).then_some(LookAfter {

@@ -1,5 +1,6 @@
 //! Limits that all keys have together, beside those that each key has for itself.
 
+mod crowds;
 mod deciding;
 mod keeping;
 mod waiting;

@@ -7,7 +7,7 @@ use shmlimit::declare::LockKind;
 use shmlimit::{Declaration, SetDeclaration};
 use toml::{Table, Value};
 
-/// Places that the crew takes of each concurrency limit, and units of each rate, of a set without keys.
+/// Places that the crew takes of each concurrency limit, and units of each rate, of a set without keys, or of all keys.
 pub const PLACES: u64 = 5;
 pub const UNITS: u64 = 60;
 
@@ -45,7 +45,7 @@ pub fn keeping_grants(set: SetDeclaration) -> SetDeclaration {
     set.collect_within(KEPT)
 }
 
-/// The same set with room for the crew. Sets with keys have more holds and tickets only: the crew has other keys.
+/// The same set with room for the crew. Of what each key has for itself there is no more: the crew has other keys.
 pub fn with_room(set: SetDeclaration) -> SetDeclaration {
     let text = Declaration::new().add_set(set).to_toml().expect("valid");
     let mut declaration: Table = text.parse().expect("the library's own text");
@@ -55,7 +55,8 @@ pub fn with_room(set: SetDeclaration) -> SetDeclaration {
             add(set, "holds", HOLDS);
         }
         add(set, "waiters", TICKETS);
-        for limit in tables(set, "limit").filter(|_| !is_keyed) {
+        let is_shared = |limit: &&mut Table| !is_keyed || limit.contains_key("scope");
+        for limit in tables(set, "limit").filter(is_shared) {
             let is_concurrency = limit.get("kind").and_then(Value::as_str) == Some("concurrency");
             let more = if is_concurrency { PLACES } else { UNITS };
             add(limit, "capacity", more);
