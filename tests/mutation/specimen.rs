@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, getpid};
-use shmlimit::declare::{Align, FleetLease, WhenFull};
+use shmlimit::declare::{Align, FleetLease, Scope, WhenFull};
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
     Algorithm, Checked, Declaration, Error, Key, Keyed, Limit, LimitSet, OpenOptions, Outcome, Request,
@@ -186,6 +186,8 @@ fn declaration() -> Declaration {
                 .waiters(4)
                 .add_limit(calls("calls", Algorithm::Gcra))
                 .add_limit(Limit::concurrency("a", 5))
+                .add_limit(calls("all", Algorithm::FixedWindow).scope(Scope::AllKeys))
+                .add_limit(Limit::concurrency("all places", 5).scope(Scope::AllKeys))
                 .add_tier(Tier::new("gold").capacity("calls", 3_000_017)),
         )
         .fleet_url("redis://127.0.0.1:1")

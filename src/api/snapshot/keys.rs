@@ -51,8 +51,9 @@ pub struct KeySnapshot {
     pub waiting: u64,
     /// Whether it lies in the second of the two buckets that it may be in.
     pub second_bucket: bool,
-    /// The limits in the order of the declaration. If limits count [networks](crate::Limit::prefix), only those that
-    /// count this one, or all of them if it is unknown which do.
+    /// The limits that it has for itself, in the order of the declaration: those of [all keys](crate::Limit::scope) are in
+    /// the snapshot of the set. If limits count [networks](crate::Limit::prefix), only those that count this one, or all of
+    /// them if it is unknown which do.
     pub limits: Vec<KeyLimitSnapshot>,
 }
 

@@ -9,6 +9,7 @@ use crate::api::permit::{Outcome, Permit};
 use crate::api::refusal::{Refusal, Verdict};
 use crate::api::segment::Segment;
 use crate::api::set::limit_set::LimitSet;
+use crate::choices::Scope;
 use crate::declaration::{
     Adaptive, Amount, Declaration, FleetLease, Keyed, Limit, SetDeclaration, Tier, Window,
 };
@@ -296,6 +297,38 @@ fn clients_read_the_quota_of_their_tier() {
 }
 
 /// A host of a fleet that has leased nothing yet does not say that nothing is left.
+/// It would tell one client about the others, and only when to come back is for this one.
+#[test]
+fn nothing_is_said_of_limits_of_all_keys_but_when_to_come_back() {
+    let set = SetDeclaration::new("api")
+        .keyed(Keyed::new(10))
+        .add_limit(Limit::calls("own", 5, MINUTE))
+        .add_limit(Limit::calls("overall", 1, MINUTE).scope(Scope::AllKeys));
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set));
+    let set = segment.expect("a segment").set("api").expect("declared");
+    let headers = PolicyHeaders::new(&set);
+    assert_eq!(promised(&headers).as_deref(), Some(r#""own";q=5;w=60"#));
+    let request = set.request();
+    let outcome = request
+        .for_key("one")
+        .expect("a key")
+        .try_acquire()
+        .expect("works");
+    let permit = outcome.into_result().expect("room");
+    assert_eq!(
+        standing(&headers, permit.verdicts()).as_deref(),
+        Some(r#""own";r=4;t=12"#)
+    );
+    let refusal = refused(&request.for_key("other").expect("a key"));
+    let fields = headers.refusal(&refusal, Advertise::Always).fields;
+    assert_eq!(fields.standing.as_deref(), Some(r#""own";r=5"#));
+    assert!(
+        fields.retry_after.is_some_and(|seconds| seconds >= 59),
+        "{fields:?}"
+    );
+}
+
 #[test]
 fn nothing_is_said_of_what_is_left_of_limits_that_hosts_share() {
     let shared = Limit::calls("shared", 100, MINUTE).fleet(FleetLease::new("org/shared"));

@@ -80,15 +80,12 @@ pub const OVERALL_OPERATIONS: &[Operation] = &[
         2,
         waiting::release_to_the_first,
     ),
-    beside(1, "all keys, claim a grant, 1 behind", 2, waiting::claim_a_grant),
+    // Who is behind was granted its place together with the victim.
+    beside(1, "all keys, claim a grant, 1 behind", 1, waiting::claim_a_grant),
     beside(
         1,
         "all keys, cancel a grant, 1 behind",
         2,
         waiting::cancel_a_grant,
     ),
-    Operation {
-        is_served: true,
-        ..beside(0, "all keys, wait and be served", 3, waiting::wait_until_served)
-    },
 ];
