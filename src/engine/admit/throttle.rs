@@ -65,8 +65,7 @@ impl<'a, Rules> Shard<'a, Rules> {
     #[inline(always)]
     pub(crate) fn throttled_for(&self, row: Row<'a>, now: Now) -> u64 {
         let of_row = self.row_throttled_for(row, now);
-        // A set without keys has no limits of all keys.
-        if !row.is_keyed() || !self.set.has_overall() {
+        if !self.set.has_overall() {
             return of_row;
         }
         of_row.max(self.row_throttled_for(self.absent_row(), now))

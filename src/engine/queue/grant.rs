@@ -90,8 +90,7 @@ impl<Rules> Shard<'_, Rules> {
     /// that may be anybody.
     #[inline(always)]
     pub(crate) fn nobody_is_ahead(&self, row: Row<'_>) -> bool {
-        // A set without keys has no limits of all keys.
-        if row.is_keyed() && self.set.has_overall() {
+        if self.set.has_overall() {
             self.has_no_waiters_at_all()
         } else {
             self.has_no_waiters(row)
