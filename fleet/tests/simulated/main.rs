@@ -2,6 +2,7 @@
 //! that end, and places that are held.
 
 mod fleet;
+mod keys;
 mod outages;
 mod places;
 mod quiet_hosts;
