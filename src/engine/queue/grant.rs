@@ -300,8 +300,10 @@ impl<'a> LockedShard<'a> {
         let served = self.serve_head(row)?;
         self.notify_if_blocked(row, served)?;
         // It may have been another before.
-        self.notify_first_in_order();
-        Ok(())
+        match self.first_in_order().filter(|first| first.row != row) {
+            Some(first) => self.notify_if_blocked(first.row, self.served_as_first(first)),
+            None => Ok(()),
+        }
     }
 
     /// Wakes the head of a row's queue if it has to compute again when time serves it.

@@ -122,11 +122,12 @@ impl<'a> LockedShard<'a> {
         Ok(next)
     }
 
-    /// Wakes the first in order, which computes anew when time serves it.
-    pub(in crate::engine) fn notify_first_in_order(&self) {
-        if let Some(first) = self.first_in_order() {
-            self.notify_head(first);
-        }
+    /// What the first in order, which was served before, waits for.
+    pub(in crate::engine) fn served_as_first(&self, first: OrderedHead) -> Served {
+        let ticket = self.shard.memory.ticket(first.ticket);
+        ticket.map_or(Served::NoWaiters, |ticket| {
+            Served::Blocked(self.blocked_head(first.row, ticket))
+        })
     }
 
     pub(in crate::engine) fn notify_head(&self, head: OrderedHead) {
