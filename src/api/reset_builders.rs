@@ -118,8 +118,7 @@ impl SetReset<'_> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownLimit`](crate::RequestError::UnknownLimit),
-    /// [`SegmentError::Removed`](crate::SegmentError::Removed),
+    /// [`RequestError::UnknownLimit`], [`SegmentError::Removed`](crate::SegmentError::Removed),
     /// [`SegmentError::LockStuck`](crate::SegmentError::LockStuck),
     /// [`SegmentError::LockLost`](crate::SegmentError::LockLost),
     /// [`SegmentError::Poisoned`](crate::SegmentError::Poisoned) unless all limits are reset.

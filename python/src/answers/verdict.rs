@@ -59,6 +59,7 @@ impl Value for Verdict {
 
 #[pymethods]
 impl Verdict {
+    // Pickles of versions without tiers and scopes lack the last two.
     #[new]
     #[pyo3(signature = (limit, admitted, remaining, retry_after, reset_after, capacity, of_dead, tier="default", scope="key"))]
     #[expect(clippy::too_many_arguments, reason = "a pickle calls it with each field")]

@@ -270,11 +270,11 @@ def test_a_pickle_of_a_worker_that_knew_less_of_the_manner_is_read(segment_path,
     assert again["set"].check()
 
 
-def test_a_verdict_of_a_worker_that_knew_no_tiers_is_of_the_default_tier(open_set):
+def test_a_verdict_of_a_worker_that_knew_neither_tiers_nor_scopes_is_of_the_defaults(open_set):
     (verdict,) = open_set(sl.Calls("c", 5, 3600)).peek().values()
     made, fields = verdict.__reduce__()
-    assert fields[-1] == "default"
-    assert made(*fields[:-1]) == verdict
+    assert fields[-2:] == ("default", "key")
+    assert made(*fields[:-2]) == verdict
 
 
 def test_segments_can_be_made_without_open_and_derived_from(segment_path):
