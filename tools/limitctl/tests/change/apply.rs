@@ -86,10 +86,10 @@ fn each_change_is_told_with_what_was_before() {
         .replace("region = \"us-east-1\"", "region = \"eu\", tier = \"2\"");
     let expected = [
         r#"set "api" / metadata / region: "us-east-1" to "eu""#,
-        r#"set "api" / metadata / tier: nothing to "2""#,
+        r#"set "api" / metadata / tier: "2" (was not declared)"#,
         r#"set "api" / limit "requests" / capacity: 10 to 20"#,
         r#"set "api" / limit "requests" / burst: 10 to 20"#,
-        r#"set "api" / limit "in_flight" / lease: "30s" to nothing"#,
+        r#"set "api" / limit "in_flight" / lease: no longer declared (was "30s")"#,
         r#"set "api" / limit "in_flight" / shadow: false to true"#,
     ];
     let same = |shown: &str, first: &str| {
@@ -452,7 +452,7 @@ fn keys_go_by_the_change_as_well() {
     set(&path, &["api", "requests", "capacity=6"]).ended(0);
     let json = run(["show", "--json", text(&path), "api", "k7"]).ended(0).json();
     assert_eq!(json["rows"][0]["limits"][0]["remaining"], 2);
-    assert_eq!(json["rows"][0]["limits"][0]["burst"], 6);
+    assert_eq!(json["rows"][0]["limits"][0]["capacity"], 6);
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn each_declaration_becomes_a_segment_and_again_at_the_next_boot() {
         "{changed}"
     );
     let json = run(["inspect", "--json", text(&b)]).ended(0).json();
-    assert_eq!(json["sets"][0]["limits"][0]["burst"], 5);
+    assert_eq!(json["sets"][0]["limits"][0]["capacity"], 5);
 }
 
 #[test]

@@ -30,9 +30,9 @@ fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
     let path = create(directory.path());
     let given = set(&path, &["requests", "capacity=500", "--key", "acme"]).ended(0);
     assert!(
-        given
-            .stdout
-            .contains(r#"set "tenants" / key a... (4 B) / limit "requests" / capacity: nothing to 500"#),
+        given.stdout.contains(
+            r#"set "tenants" / key a... (4 B) / limit "requests" / capacity: 500 (was not declared)"#
+        ),
         "{}",
         given.stdout
     );
@@ -68,7 +68,11 @@ fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
     assert!(keys.contains("9 of 10, full"), "{keys}");
 
     let taken = set(&path, &["requests", "capacity=none", "--key", "acme"]).ended(0);
-    assert!(taken.stdout.contains("500 to nothing"), "{}", taken.stdout);
+    assert!(
+        taken.stdout.contains("capacity: no longer declared (was 500)"),
+        "{}",
+        taken.stdout
+    );
     let overrides = tenants.key("acme").expect("keyed").overrides().expect("no error");
     assert_eq!(overrides, [("cost".to_owned(), 150)]);
 }

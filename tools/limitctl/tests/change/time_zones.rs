@@ -66,11 +66,20 @@ fn a_zone_becomes_an_offset_and_back_in_a_live_segment() {
         "{shown}"
     );
     let said = edit("utc_offset=+05:30");
-    assert!(said.contains("time_zone: \"Test/Zone\" to nothing"), "{said}");
-    assert!(said.contains("utc_offset: nothing to \"+05:30\""), "{said}");
+    assert!(
+        said.contains("time_zone: no longer declared (was \"Test/Zone\")"),
+        "{said}"
+    );
+    assert!(
+        said.contains("utc_offset: \"+05:30\" (was not declared)"),
+        "{said}"
+    );
     let config = directory.path().join("9998.toml");
     let said = run(["apply", text(&path), text(&config)]).ended(0).stdout;
-    assert!(said.contains("time_zone: nothing to \"Test/Zone\""), "{said}");
+    assert!(
+        said.contains("time_zone: \"Test/Zone\" (was not declared)"),
+        "{said}"
+    );
     let again = run(["apply", text(&path), text(&config)]).ended(0).stdout;
     assert_eq!(again, "nothing to change\n");
     let unknown = run(["edit", text(&path), "api", "calls", "time_zone=No/Such"]);

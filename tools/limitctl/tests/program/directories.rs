@@ -150,7 +150,7 @@ fn create_and_apply_add_sets_and_leave_the_others_alone() {
     assert_eq!(planned.replace("would change", "changed"), applied);
     assert_eq!(files_in(&scene.path), ["api", "mail", "tenants%2Fall"]);
     let inspected = run(["inspect", "--json", segment]).ended(0).json();
-    assert_eq!(inspected["sets"][0]["limits"][0]["burst"], 12, "{inspected}");
+    assert_eq!(inspected["sets"][0]["limits"][0]["capacity"], 12, "{inspected}");
     assert_eq!(
         run(["apply", segment, text(&config)]).ended(0).stdout,
         "nothing to change\n"
