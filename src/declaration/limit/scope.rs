@@ -27,7 +27,7 @@ impl Limit {
     /// assert!(request.for_key("a")?.check()?.is_admitted());
     /// assert!(request.for_key("b")?.check()?.is_admitted());
     /// let refused = request.for_key("b")?.check()?; // b has one left, but all of them together have none
-    /// assert_eq!(refused.binding().map(|binding| binding.limit), Some("upstream"));
+    /// assert_eq!(refused.binding(), Some("upstream"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
