@@ -64,6 +64,14 @@ impl LeaseWords {
             .collect()
     }
 
+    /// The latest instant at which the rows of a shard were looked at, or came to wait for a look.
+    pub fn last_look(&self, image: &Image) -> Duration {
+        let of_shard = self.of_shard.into_iter();
+        let words =
+            of_shard.flat_map(|record| [lease::USED_AT, lease::ALERTED].map(|word| image[record + word]));
+        Duration::from_nanos(words.max().unwrap_or(0))
+    }
+
     /// Whether each row of a key that has something to say to the store is on a list, at an instant of the segment clock.
     pub fn check_lists(&self, image: &Image, now: Duration) -> Result<(), String> {
         let (wanting, kept) = image[self.lists.clone()].split_at(self.lists.len() / 2);

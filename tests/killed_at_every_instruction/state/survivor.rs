@@ -339,8 +339,9 @@ impl Survivor {
         let leases = &self.layout.leases;
         let before = self.file.copy();
         let clock = self.clock.as_ref().expect("a clock that stands still");
-        // The dead process may have let more time pass than this one.
-        let now = || clock.now().max(self.layout.last_seen(&self.file));
+        // The dead process may have let more time pass than this one, and have died before it noted that.
+        let passed = leases.last_look(&before);
+        let now = || clock.now().max(self.layout.last_seen(&self.file)).max(passed);
         leases.check_lists(&before, now()).map_err(Judgement::Lost)?;
         let taken = self.segment.fleet().try_take_duty();
         let duty = taken.map_err(|error| failure("take duty", &error))?;
