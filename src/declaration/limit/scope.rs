@@ -22,7 +22,8 @@ impl Limit {
     ///         .add_limit(Limit::calls("upstream", 3, minute).scope(Scope::AllKeys)), // of all of them
     /// );
     /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-    /// let request = segment.set("model")?.request();
+    /// let model = segment.set("model")?;
+    /// let request = model.request();
     /// assert!(request.for_key("a")?.check()?.is_admitted());
     /// assert!(request.for_key("a")?.check()?.is_admitted());
     /// assert!(request.for_key("b")?.check()?.is_admitted());
