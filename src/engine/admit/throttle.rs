@@ -41,7 +41,7 @@ impl SegmentEngine {
         wait: u64,
     ) -> Result<(), Box<Error>> {
         let mut locked = self.lock(set.shard(permit.shard()), LockFor::Decide, LockWait::Timeout)?;
-        // The upstream that all keys share throttles all of them.
+        // All keys share the upstream, so all of them are throttled.
         let is_overall = set.has_overall();
         match locked.row_of(permit, is_overall)? {
             Ok(_) if is_overall => {
@@ -122,18 +122,18 @@ impl ShardAt<'_> {
     /// Nanoseconds for which these costs are not admitted on a row, whatever the limits say.
     #[inline(always)]
     pub(in crate::engine) fn throttles(&self, row: Row<'_>, costs: &Costs) -> u64 {
-        match self.shard.throttled_for(row, self.now) {
-            0 => 0,
-            _ if self.shard.is_never_throttled(costs) => 0,
-            wait => wait,
-        }
+        self.bites(self.shard.throttled_for(row, self.now), costs)
     }
-}
 
-impl ShardAt<'_> {
-    /// The same, but for throttling of all keys together.
+    /// The same, whether or not all keys are throttled.
     pub(in crate::engine) fn throttles_by_row(&self, row: Row<'_>, costs: &Costs) -> u64 {
-        match self.shard.row_throttled_for(row, self.now) {
+        self.bites(self.shard.row_throttled_for(row, self.now), costs)
+    }
+
+    /// What is left of a throttle for these costs: nothing if they are never throttled.
+    #[inline(always)]
+    fn bites(&self, left: u64, costs: &Costs) -> u64 {
+        match left {
             0 => 0,
             _ if self.shard.is_never_throttled(costs) => 0,
             wait => wait,

@@ -147,13 +147,7 @@ impl<'a> LockedShard<'a> {
         let first = self.serve_in_order()?;
         if let Some(first) = first.filter(|first| first.row == row) {
             // It was just found blocked, or is to look again.
-            let costs = self
-                .shard
-                .memory
-                .ticket(first.ticket)
-                .map(|ticket| self.shard.costs_of(ticket));
-            let costs = costs.unwrap_or_default();
-            return Ok(Served::Blocked(self.blocked(self.shard.row(row), &costs)));
+            return Ok(self.served_as_first(first));
         }
         self.serve_queue(row, first.map(|first| first.ticket))
     }

@@ -3,9 +3,10 @@
 //! Each key has a queue of its own, and what its own limits refuse blocks no other key. The head of a queue is *ordered* if
 //! the limits of its key admit it and it asks for something that all keys share. Of the ordered heads, the one that came
 //! first is served first, and only that one may take what all keys share: so no request starves behind smaller ones.
-//! What all other heads wait for is an instant, a release or a change of their own keys; who comes first sees to the rest.
+//! Every other head waits for something of its own key: an instant, a release or a change. The first in order sees to the
+//! rest.
 //!
-//! Whoever grants, or takes the first one out, wakes the one that is first then, unless that could be granted too.
+//! Whoever grants the first one, or takes it out of its queue, wakes the next, unless that could be granted too.
 
 use std::sync::atomic::Ordering;
 

@@ -312,13 +312,20 @@ impl Leased {
     /// Whether `cost` can be taken from a lease in force, and leaves more of it than [low water](LeaseWord::LowWater).
     #[inline]
     pub(crate) fn is_ample(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> bool {
+        self.after_ample(state, now, cost).is_some()
+    }
+
+    /// What is spent and what is left once `cost` is taken, if the lease is ample.
+    #[inline]
+    fn after_ample(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Option<(u64, u64)> {
         let first = self.local_words();
         let [spent, allowance] = state.load_pair(first + LeaseWord::Spent as usize);
         let [valid_until, out_since] = state.load_pair(first + LeaseWord::ValidUntil as usize);
         let is_in_force =
             now.monotonic < valid_until && out_since | self.get(state, LeaseWord::Draining) == 0;
-        let left = allowance.saturating_sub(spent).saturating_sub(cost);
-        is_in_force && left > self.get(state, LeaseWord::LowWater)
+        let spent = spent.saturating_add(cost);
+        let left = allowance.saturating_sub(spent);
+        (is_in_force && left > self.get(state, LeaseWord::LowWater)).then_some((spent, left))
     }
 
     /// What the [spent units](LeaseWord::Spent) become with `cost`, and the mark that the limit is then left at, if the
@@ -330,12 +337,10 @@ impl Leased {
         now: Now,
         cost: u64,
     ) -> Option<(u64, Mark)> {
-        let is_noted = cost <= self.get(state, LeaseWord::Largest);
-        if !is_noted || !self.is_ample(state, now, cost) {
+        if cost > self.get(state, LeaseWord::Largest) {
             return None;
         }
-        let spent = self.get(state, LeaseWord::Spent).saturating_add(cost);
-        let left = self.get(state, LeaseWord::Allowance).saturating_sub(spent);
+        let (spent, left) = self.after_ample(state, now, cost)?;
         Some((spent, self.mark_of(state, now, Spendable::Units(left))))
     }
 
