@@ -133,7 +133,7 @@ fn askers(snapshot: &SegmentSnapshot) -> Option<BTreeSet<u64>> {
     pids.collect()
 }
 
-/// The one process that asks for every set, once there is one.
+/// Waits until one process asks for all sets, and returns it.
 fn asker(path: &Path, except: Option<u64>) -> u64 {
     let mut asker = 0;
     wait_for("one process to ask for all sets", || {

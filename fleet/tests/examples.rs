@@ -1,32 +1,17 @@
 //! The programs in `examples/` that people read show what they say. The simulator has tests of its own.
 
+#[path = "../../tests/programs/example.rs"]
+mod example;
 mod scene;
 
-use std::path::PathBuf;
-use std::process::Command;
-
+use example::example;
 use scene::{PASSWORD, Server, server_program};
-
-fn example(name: &str) -> Command {
-    let test = std::env::current_exe().expect("this test");
-    let profile: PathBuf = test
-        .ancestors()
-        .nth(2)
-        .expect("the directory of the profile")
-        .into();
-    let example = profile.join("examples").join(name);
-    assert!(
-        example.exists(),
-        "`cargo test` builds the example, a single `--test` does not: cargo build --package shmlimit-fleet --example {name}"
-    );
-    Command::new(example)
-}
 
 #[test]
 fn two_hosts_admit_no_more_of_a_tenant_than_its_quota() {
     let Some(program) = server_program() else { return };
     let server = Server::start(&program);
-    let mut tenants = example("tenants");
+    let mut tenants = example("shmlimit-fleet", "tenants");
     let output = tenants
         .arg(server.url())
         .env("SHMLIMIT_FLEET_PASSWORD", PASSWORD)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::queues::block_on;
 use crate::scene;
 use crate::scene::clock::{NANOSECOND, NEW_YEAR, Scene};
 use crate::scene::process::{Child, TIMEOUT, die, eventually, in_own_process};
@@ -180,10 +181,7 @@ fn a_keyed_set_needs_a_key_and_another_knows_none() {
     assert!(needs_key(request.acquire(None).err()));
     assert!(needs_key(request.reserve(MINUTE).err()));
     assert!(needs_key(request.peek().err()));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .expect("a runtime");
-    assert!(needs_key(runtime.block_on(request.acquire_async(None)).err()));
+    assert!(needs_key(block_on(request.acquire_async(None)).err()));
     let counts = first_set(&segment).counts;
     assert_eq!((counts.admitted, counts.refused_rate), (0, 0));
 }

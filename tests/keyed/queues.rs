@@ -7,6 +7,14 @@ use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use crate::scene::{create, create_in, expect_permit, first_set, queued};
 use shmlimit::Limit;
 
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime")
+        .block_on(future)
+}
+
 #[test]
 fn a_key_waits_in_a_line_of_its_own() {
     let (_directory, segment, set) = create(keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
@@ -114,11 +122,7 @@ fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
 fn futures_wait_in_the_lines_of_their_keys_and_leave_them_when_dropped() {
     let (_directory, segment, set) = create(keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
     let request = set.request();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
+    block_on(async {
         let [a, b] = ["a", "b"];
         let held = request
             .for_key(a)

@@ -3,31 +3,17 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
+
+use crate::example::example;
 
 /// Longer than anything takes on the slowest machine; what takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-fn example(name: &str) -> Command {
-    let test = std::env::current_exe().expect("this test");
-    let profile: PathBuf = test
-        .ancestors()
-        .nth(2)
-        .expect("the directory of the profile")
-        .into();
-    let example = profile.join("examples").join(name);
-    assert!(
-        example.exists(),
-        "`cargo test` builds the example, a single `--test` does not: cargo build --example {name}"
-    );
-    Command::new(example)
-}
-
 /// What it prints.
 fn output_of(name: &str) -> String {
-    let output = example(name).output().expect("it runs");
+    let output = example("shmlimit", name).output().expect("it runs");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}: {errors}");
     String::from_utf8(output.stdout).expect("text")
@@ -60,7 +46,7 @@ fn the_fleet_sends_no_more_than_the_limit_and_gets_the_place_of_the_killed_worke
 #[test]
 fn the_gateway_admits_a_tenant_and_wants_one_named() {
     let directory = tempfile::tempdir().expect("a directory");
-    let mut gateway = example("axum_gateway")
+    let mut gateway = example("shmlimit", "axum_gateway")
         .arg("127.0.0.1:0")
         .arg(directory.path().join("gateway.limits"))
         .stdout(Stdio::piped())

@@ -1,4 +1,5 @@
 //! The programs of this repository do what they say.
 
+mod example;
 mod examples;
 mod prefork_server;

@@ -21,17 +21,26 @@ pub struct Host {
     pub set: LimitSet,
 }
 
+/// The segment of a host, in a directory of its own, and the duty to ask the store for it.
+pub fn segment_on_duty(
+    declaration: &Declaration,
+    clock: &VirtualClock,
+) -> (tempfile::TempDir, Segment, Duty) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = OpenOptions::new()
+        .virtual_clock(clock)
+        .create(directory.path().join("limits"), declaration)
+        .expect("a segment");
+    let duty = segment.fleet().try_take_duty().expect("works");
+    (directory, segment, duty.expect("no process has duty"))
+}
+
 impl Host {
     fn new(declaration: &Declaration, clock: &VirtualClock, seed: u64) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let segment = OpenOptions::new()
-            .virtual_clock(clock)
-            .create(directory.path().join("limits"), declaration)
-            .expect("a segment");
-        let duty = segment.fleet().try_take_duty().expect("works");
+        let (directory, segment, duty) = segment_on_duty(declaration, clock);
         Self {
             _directory: directory,
-            duty: duty.expect("no process has duty"),
+            duty,
             exchange: Exchange::new(seed),
             set: segment.set("api").expect("declared"),
             segment,

@@ -5,13 +5,11 @@ use std::time::Duration;
 use fastrand::Rng;
 use shmlimit::declare::FleetLease;
 use shmlimit::fleet::Duty;
-use shmlimit::{
-    Algorithm, Declaration, Keyed, Limit, LimitSet, OpenOptions, Segment, SetDeclaration, VirtualClock,
-};
+use shmlimit::{Algorithm, Declaration, Keyed, Limit, LimitSet, Segment, SetDeclaration, VirtualClock};
 use shmlimit_fleet::Exchange;
 use shmlimit_fleet::model::KeyedStoreModel;
 
-use super::fleet::STEP;
+use super::fleet::{STEP, segment_on_duty};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOSTS: u64 = 5;
@@ -33,15 +31,10 @@ impl Host {
     fn new(limit: Limit, clock: &VirtualClock, seed: u64) -> Self {
         let set = SetDeclaration::new("api").keyed(Keyed::new(200)).add_limit(limit);
         let declaration = Declaration::new().fleet_url("redis://127.0.0.1").add_set(set);
-        let directory = tempfile::tempdir().expect("a directory");
-        let segment = OpenOptions::new()
-            .virtual_clock(clock)
-            .create(directory.path().join("limits"), &declaration)
-            .expect("a segment");
-        let duty = segment.fleet().try_take_duty().expect("works");
+        let (directory, segment, duty) = segment_on_duty(&declaration, clock);
         Self {
             _directory: directory,
-            duty: duty.expect("no process has duty"),
+            duty,
             exchange: Exchange::new(seed),
             set: segment.set("api").expect("declared"),
             _segment: segment,

@@ -66,7 +66,7 @@ struct Oracle {
     scene: Scene,
     set: LimitSet,
     fresh: Vec<Used>,
-    /// What all keys together have used of each limit that is theirs, which no key's model says anything of.
+    /// What has been used of each limit that all keys share. The models of single keys leave these out.
     overall: Vec<Option<Used>>,
     when_full: WhenFull,
     /// Rows, where all keys share them.

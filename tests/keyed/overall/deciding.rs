@@ -297,7 +297,7 @@ fn a_key_that_goes_takes_nothing_of_what_all_keys_have_together_with_it() {
     let scene = Scene::new(set);
     let set = scene.set();
     let request = set.request();
-    // A table of 32 rows, which are given to other keys as soon as their own limits are replenished.
+    // There are 32 rows, and each goes to another key as soon as its own limits are replenished.
     for round in 0..5 {
         for key in 0..32 {
             assert!(is_admitted(&request, format!("{round}-{key}")));

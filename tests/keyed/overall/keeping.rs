@@ -100,24 +100,18 @@ fn a_scope_is_read_written_and_compared_as_it_is_meant() {
 fn a_sliding_window_of_all_keys_keeps_as_long_a_log_as_one_without_keys() {
     let log = |scope| {
         let set = keyed().add_limit(own(1).algorithm(Algorithm::SlidingWindow).scope(scope));
-        shmlimit::Declaration::new().add_set(set).to_canonical_entries()
+        entries_of_log(&shmlimit::Declaration::new().add_set(set))
     };
     assert_eq!((log(Scope::Key), log(Scope::AllKeys)), (1, 1024));
 }
 
-trait Entries {
-    fn to_canonical_entries(&self) -> u32;
-}
-
-impl Entries for shmlimit::Declaration {
-    /// How many entries the log of the first limit has in a segment.
-    fn to_canonical_entries(&self) -> u32 {
-        let directory = tempfile::tempdir().expect("a directory");
-        let segment = Segment::create(directory.path().join("limits"), self).expect("a segment");
-        let text = segment.declaration().to_toml().expect("Unicode");
-        let line = text.lines().find_map(|line| line.strip_prefix("entries = "));
-        line.expect("entries are written").parse().expect("a number")
-    }
+/// How many entries there are in the log of a segment's first limit.
+fn entries_of_log(declaration: &shmlimit::Declaration) -> u32 {
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = Segment::create(directory.path().join("limits"), declaration).expect("a segment");
+    let text = segment.declaration().to_toml().expect("Unicode");
+    let line = text.lines().find_map(|line| line.strip_prefix("entries = "));
+    line.expect("entries are written").parse().expect("a number")
 }
 
 #[test]

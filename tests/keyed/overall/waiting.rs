@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{MINUTE, keyed, overall_places};
 use crate::limits::{ask, is_served, take, try_take};
+use crate::queues::block_on;
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use crate::scene::{create, create_in, expect_permit, first_set, queued};
 use shmlimit::declare::Scope;
@@ -187,11 +188,7 @@ fn the_dead_leave_the_order_and_what_they_held_goes_to_the_next() {
 fn futures_of_many_keys_share_one_place() {
     let (_directory, segment, set) = create(keyed().add_limit(own_places(1)).add_limit(overall_places(1)));
     let request = set.request();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
+    block_on(async {
         let serve = async |key: usize| {
             for _ in 0..10 {
                 let key = request.for_key(format!("key-{}", key % 5)).expect("a key");

@@ -111,7 +111,7 @@ fn has_no_raw_number(shown: &str) {
 }
 
 /// The first line that names a limit.
-fn line_of<'a>(shown: &'a str, limit: &str) -> &'a str {
+pub fn line_of<'a>(shown: &'a str, limit: &str) -> &'a str {
     let is_its = |line: &&str| line.split_whitespace().any(|word| word == limit);
     shown
         .lines()

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use shmlimit::{Permit, Segment};
 
+use super::amounts::line_of;
 use super::serve::{Server, first_page};
 use super::top::OnPty;
 use crate::support::{create_declared, directory, limitctl, run, run_command, text};
@@ -56,15 +57,6 @@ impl Scene {
             _held: held,
         }
     }
-}
-
-/// The first line that names a limit.
-fn line_of<'a>(shown: &'a str, limit: &str) -> &'a str {
-    let is_its = |line: &&str| line.split_whitespace().any(|word| word == limit);
-    shown
-        .lines()
-        .find(is_its)
-        .unwrap_or_else(|| panic!("no {limit} in {shown}"))
 }
 
 #[test]
