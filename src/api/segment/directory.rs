@@ -364,7 +364,7 @@ struct Newcomers {
 }
 
 impl Newcomers {
-    /// How often a directory is looked at, in nanoseconds.
+    /// The shortest time between two looks at a directory, in nanoseconds.
     const PAUSE: u64 = NANOS_PER_SECOND;
 
     /// Opens files that are in the directory and not among the known. One that cannot be opened is left out.

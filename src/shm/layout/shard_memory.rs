@@ -236,7 +236,7 @@ impl ShardMemory {
         self.state_words
     }
 
-    /// Words of the states of the limits that all keys share.
+    /// How many words the limits that all keys share have.
     pub(crate) fn overall_words(&self) -> usize {
         self.overall.len()
     }

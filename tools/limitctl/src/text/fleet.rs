@@ -91,7 +91,7 @@ pub fn left(lease: &LeaseSnapshot) -> Cell {
     }
 }
 
-/// How much longer that may be spent. Each key has a time of its own.
+/// For how much longer the lease lasts. Empty for limits by key, because the lease of each key ends at another time.
 pub fn valid_for(lease: &LeaseSnapshot) -> String {
     match lease.keys {
         None => human::duration(lease.valid_for),
