@@ -277,10 +277,14 @@ class Tier(_Declared):
         name: Its name in the set. Not `default`, which is the tier of the limits as declared.
         limits: What changes for keys of the tier, by limit name: `capacity`, `window` and `burst`, as in
             `{"requests": {"capacity": 1000, "burst": 200}}`; also `rate` and `interval`.
+        weight: The share of what all keys have together that a key of the tier gets while several wait for it, in
+            proportion to the weights of the others: 1 to 1000, default 1. Only in a set with limits of
+            `scope="all_keys"`.
     """
 
     name: str
     limits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    weight: int | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, repr=False)

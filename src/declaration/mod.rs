@@ -171,6 +171,7 @@ const MAX_SETS: u64 = 1024;
 /// | `[[set.tier]]` (0 to 255 per keyed set) | value | default |
 /// |---|---|---|
 /// | `name` | as for sets, but not `default` | required |
+/// | `weight` | the share of each of its keys while several wait for limits of all keys: 1 to 1000, see [`Tier::weight`] | 1 |
 /// | `limits` | what the tier changes in the limits: `{ requests = { capacity = 1000, burst = 200 } }`, with `capacity`, `window`, `burst`, `rate` and `interval`; see [`Tier`] | as the limits |
 ///
 /// | `[fleet]` | value | default |

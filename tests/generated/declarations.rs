@@ -169,7 +169,11 @@ fn limit(dice: &mut Rng, lengths: Lengths, number: usize) -> Limit {
 fn tiers(dice: &mut Rng, set: SetDeclaration) -> SetDeclaration {
     let mut gold = Tier::new("gold");
     let mut other = Tier::new("other");
-    for limit in set.limits() {
+    let is_overall = |limit: &Limit| limit.options().scope() == Scope::AllKeys;
+    if set.limits().iter().any(is_overall) {
+        gold = gold.weight(dice.u32(1..=1_000));
+    }
+    for limit in set.limits().iter().filter(|limit| !is_overall(limit)) {
         if dice.bool() {
             gold = gold.capacity(limit.name(), dice.u64(1..=20));
         }

@@ -58,6 +58,12 @@ def declare(directory: Path) -> sl.Segment:
             keyed=sl.Keyed(1000, when_full="evict_least_used"),
             tiers=[GOLD],
         ),
+        sl.LimitSet(
+            "model",
+            [sl.Rate("tokens", 200_000, "60s", scope="all_keys")],
+            keyed=1000,
+            tiers=[sl.Tier("gold", weight=10)],
+        ),
         sl.LimitSet("partners", [REQUESTS], keyed=sl.Keyed(1000, overrides=True)),
     ]
     return sl.open(directory / "typed.limits", declared, participants=64, lock_timeout=1.0)

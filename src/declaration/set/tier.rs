@@ -11,6 +11,9 @@ use crate::declaration::limit::window::Window;
 /// The tier of keys that were never put into another.
 pub(crate) const DEFAULT_TIER: &str = "default";
 
+/// The weight of tiers that declare none, and of `default`.
+pub(super) const DEFAULT_WEIGHT: u32 = 1;
+
 /// Other quotas for keys of a [keyed set](crate::SetDeclaration::keyed): what a plan such as "gold" changes in the
 /// limits of the set. What it does not name stays as in the tier `default`, which is the limits themselves.
 ///
@@ -38,6 +41,8 @@ pub(crate) const DEFAULT_TIER: &str = "default";
 #[must_use]
 pub struct Tier {
     pub(in crate::declaration) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) weight: Option<u32>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(in crate::declaration) limits: BTreeMap<String, TierLimit>,
 }
@@ -64,6 +69,7 @@ impl Tier {
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
+            weight: None,
             limits: BTreeMap::new(),
         }
     }
@@ -87,6 +93,29 @@ impl Tier {
     /// than ten limits.
     pub fn window(mut self, limit: impl Into<String>, window: impl Into<Window>) -> Self {
         self.limits.entry(limit.into()).or_default().window = Some(window.into());
+        self
+    }
+
+    /// The share of what all keys have together that a key of the tier gets while several wait for it, in proportion to
+    /// the weights of the others: 1 to 1,000. It is 1 by default and in the tier `default`. Only for sets that have
+    /// [limits of all keys](crate::declare::Scope::AllKeys).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::declare::Scope;
+    /// use shmlimit::{Declaration, Keyed, Limit, SetDeclaration, Tier};
+    ///
+    /// let model = SetDeclaration::new("model")
+    ///     .keyed(Keyed::new(10_000))
+    ///     .add_limit(Limit::rate("tokens", 2_000_000, Duration::from_secs(60)).scope(Scope::AllKeys))
+    ///     .add_tier(Tier::new("gold").weight(10));
+    /// Declaration::new().add_set(model).validate()?;
+    /// # Ok::<(), shmlimit::DeclarationError>(())
+    /// ```
+    ///
+    /// It can change in a live segment.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.weight = Some(weight);
         self
     }
 

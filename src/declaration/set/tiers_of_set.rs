@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::SetDeclaration;
-use super::tier::{DEFAULT_TIER, Tier, TierLimit};
+use super::tier::{DEFAULT_TIER, DEFAULT_WEIGHT, Tier, TierLimit};
 use crate::declaration::canonical::{DEFAULT_ENTRIES, MAX_DEFAULT_ENTRIES_OF_A_KEY};
 use crate::declaration::limit::amount::Amount;
 use crate::declaration::limit::checks::written;
@@ -17,6 +17,7 @@ use crate::error::{DeclarationError, Difference};
 use crate::limit::RuleOperations;
 
 const MAX_TIERS: u64 = 255;
+const MAX_WEIGHT: u64 = 1_000;
 
 /// The most words that a change of tier rewrites, for a sliding window whose length changes and for any other limit.
 const WORDS_OF_LOG: usize = 62;
@@ -122,6 +123,9 @@ impl SetDeclaration {
             if !names.insert(&tier.name) {
                 return Err(DeclarationError::Duplicate { place: place.here() });
             }
+            if let Some(weight) = tier.weight {
+                self.check_weight(&place, weight)?;
+            }
             for (name, change) in &tier.limits {
                 self.check_tier_limit(&place, name, change)?;
             }
@@ -145,6 +149,20 @@ impl SetDeclaration {
                  change in one step: declare one window for all tiers, or another algorithm",
                 self.limits.len()
             ),
+        })
+    }
+
+    fn check_weight(&self, place: &Location<'_>, weight: u32) -> Result<(), DeclarationError> {
+        check_range(|| place.field("weight"), u64::from(weight), 1, MAX_WEIGHT)?;
+        if self.limits.iter().any(Limit::is_overall) {
+            return Ok(());
+        }
+        Err(DeclarationError::Misplaced {
+            place: place.field("weight"),
+            given: weight.to_string(),
+            advice: "keys wait for each other only where they have a limit together; remove it, or declare a limit with \
+                     scope = \"all_keys\""
+                .to_owned(),
         })
     }
 
@@ -311,6 +329,7 @@ impl SetDeclaration {
             });
             Tier {
                 name: tier.name.clone(),
+                weight: tier.weight.filter(|weight| *weight != DEFAULT_WEIGHT),
                 limits: limits.collect(),
             }
         };

@@ -1,5 +1,6 @@
 //! Tiers: what they can and cannot change in the limits.
 
+use crate::choices::Scope;
 use crate::declaration::tests::*;
 
 fn keyed(limit: Limit) -> SetDeclaration {
@@ -58,6 +59,45 @@ fn toml_and_code_declare_the_same_tiers() {
     assert_eq!(rules(&again.sets()[0]), expected);
     let names: Vec<&str> = read.sets()[0].tiers().iter().map(Tier::name).collect();
     assert_eq!(names, ["gold", "slow"]);
+}
+
+/// A set whose limit all keys have together, with a tier of that weight.
+fn weighted(weight: u32) -> SetDeclaration {
+    keyed(calls().scope(Scope::AllKeys)).add_tier(Tier::new("gold").weight(weight))
+}
+
+#[test]
+fn a_weight_is_declared_compared_and_changed_and_one_is_the_default() {
+    let stored = declared(weighted(10)).to_toml().expect("valid");
+    assert!(stored.contains("weight = 10"), "{stored}");
+    let read = Declaration::from_toml(&stored).expect("what was written");
+    assert_eq!(texts(&declared(weighted(10)).differences(&read)), [""; 0]);
+    let changed = declared(weighted(20));
+    let differences = texts(&changed.differences(&read));
+    assert_eq!(differences.len(), 1, "{differences:?}");
+    assert!(
+        differences[0].contains("tier \"gold\" / weight"),
+        "{differences:?}"
+    );
+    let applied = changed.applied_to(&read).expect("weights can change");
+    assert_eq!(texts(&applied.differences(&changed)), [""; 0]);
+    let without = keyed(calls().scope(Scope::AllKeys)).add_tier(Tier::new("gold"));
+    assert_eq!(
+        texts(&declared(without).differences(&declared(weighted(1)))),
+        [""; 0]
+    );
+}
+
+#[test]
+fn a_weight_is_at_most_a_thousand_and_has_an_effect() {
+    for weight in [0, 1_001] {
+        let error = declared(weighted(weight)).validate().expect_err("out of range");
+        assert!(error.to_string().contains("tier \"gold\" / weight"), "{error}");
+    }
+    declared(weighted(1_000)).validate().expect("the largest");
+    let of_each_key = keyed(calls()).add_tier(Tier::new("gold").weight(2));
+    let error = declared(of_each_key).validate().expect_err("nothing to share");
+    assert!(error.to_string().contains("scope = \"all_keys\""), "{error}");
 }
 
 #[test]
