@@ -143,6 +143,12 @@ impl SegmentEngine {
         }
     }
 
+    /// Whether the instant has come that a ticket sleeps to by a virtual clock.
+    pub(super) fn is_due_by_virtual_clock(&self, shard: Shard<'_>, waiting: &Waiting) -> bool {
+        let clock = self.clock.as_virtual();
+        clock.is_some_and(|clock| address_of(shard, waiting).is_some_and(|wait| clock.is_due(wait)))
+    }
+
     /// Notes that a ticket no longer waits.
     pub(super) fn end_sleep(&self, shard: Shard<'_>, waiting: &Waiting) {
         if let Some(clock) = self.clock.as_virtual()

@@ -264,17 +264,12 @@ impl SegmentEngine {
     /// Takes no lock.
     pub(crate) fn needs_look(&self, shard: Shard<'_>, waiting: &Waiting, now: u64) -> bool {
         now >= waiting.next_look()
-            || self.is_late_by_virtual_clock(waiting)
+            || self.is_due_by_virtual_clock(shard, waiting)
             || self.is_decided(shard, waiting)
             || shard
                 .memory
                 .ticket(waiting.ticket.index)
                 .is_none_or(|place| futex::value(place.waiter_futex()) != waiting.seen)
-    }
-
-    fn is_late_by_virtual_clock(&self, waiting: &Waiting) -> bool {
-        let clock = self.clock.as_virtual();
-        clock.is_some_and(|clock| waiting.deadline.on_segment_clock() <= clock.nanos())
     }
 
     /// Looks at a ticket on behalf of its owner, without claiming what it was granted. Returns whether the owner

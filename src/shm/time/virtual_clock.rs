@@ -102,6 +102,40 @@ impl VirtualClock {
         self.move_to(instant(utc));
     }
 
+    /// The next instant at which time alone serves somebody who waits by this clock in this process, or at which a
+    /// timeout passes, since the Unix epoch; `None` if time ends no wait.
+    ///
+    /// It is for programs that move time themselves, with [`auto_advance`](Self::auto_advance) off: they advance the
+    /// clock to this instant, or to that of their own next event if that is earlier, and poll their futures again.
+    ///
+    /// ```
+    /// # use std::pin::pin;
+    /// # use std::future::Future;
+    /// # use std::task::{Context, Waker};
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, OpenOptions, SetDeclaration, VirtualClock};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("limits");
+    /// # let hour = Duration::from_secs(3600);
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("mail").add_limit(Limit::calls("sent", 1, hour)));
+    /// let clock = VirtualClock::new(Duration::ZERO).auto_advance(false);
+    /// let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
+    /// let mail = segment.set("mail")?;
+    /// assert!(mail.request().check()?.is_admitted());
+    /// let mut waiting = pin!(mail.request().acquire_async(None));
+    /// let mut context = Context::from_waker(Waker::noop());
+    /// assert!(waiting.as_mut().poll(&mut context).is_pending());
+    /// let turn = clock.next_wake().expect("an instant");
+    /// assert_eq!(turn, hour);
+    /// clock.advance_to(turn);
+    /// assert!(waiting.as_mut().poll(&mut context).is_ready());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn next_wake(&self) -> Option<Duration> {
+        let next = self.with_waits(|waits| waits.next_after(self.nanos()));
+        next.flatten().map(Duration::from_nanos)
+    }
+
     /// The present time of the clock, since the Unix epoch.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.nanos())
@@ -129,6 +163,11 @@ impl VirtualClock {
             self.move_to(later);
         }
         until <= self.nanos()
+    }
+
+    /// Whether a wait has to look: its instant has come, or it has named none.
+    pub(crate) fn is_due(&self, wait: usize) -> bool {
+        self.with_waits(|waits| waits.is_due(wait, self.nanos())) != Some(false)
     }
 
     /// Notes that a wait is over.

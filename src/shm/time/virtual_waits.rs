@@ -59,6 +59,19 @@ impl VirtualWaits {
         Some(next.until)
     }
 
+    /// The first instant after `now` that anybody sleeps to.
+    pub(super) fn next_after(&self, now: u64) -> Option<u64> {
+        let instants = self.sleepers.values().map(|sleeper| sleeper.until);
+        instants.filter(|until| (now + 1..u64::MAX).contains(until)).min()
+    }
+
+    /// Whether a wait does not sleep, or only until `now`.
+    pub(super) fn is_due(&self, wait: usize, now: u64) -> bool {
+        self.sleepers
+            .get(&wait)
+            .is_none_or(|sleeper| sleeper.until <= now)
+    }
+
     pub(super) fn end(&mut self, wait: usize) {
         if self.sleepers.remove(&wait).is_some() {
             self.changed_at = boot_nanos();

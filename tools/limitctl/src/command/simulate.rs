@@ -1,8 +1,10 @@
 //! `limitctl simulate`.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
@@ -11,15 +13,15 @@ use shmlimit::Declaration;
 use crate::exit::{ExitCode, Failure};
 use crate::output::{self, Lines};
 use crate::simulation::comparison::{Comparison, Flip};
-use crate::simulation::replay::Simulation;
+use crate::simulation::replay::{Decided, Happened, Simulation};
 use crate::simulation::summary::Summary;
-use crate::simulation::trace::{Action, Event, Take, Trace};
-use crate::simulation::verdict::EventVerdict;
+use crate::simulation::trace::{Action, Ends, Event, Take, Trace};
+use crate::simulation::verdict::{Answer, EventVerdict};
 use crate::text::{human, style};
 
 /// Try limits out on a trace of requests
 ///
-/// Replays the trace in no time, on a clock that stands at the time of each event, by the very code that decides in production, on a private segment. Nothing is left behind.
+/// Replays the trace in no time, on a clock that goes from event to event, by the very code that decides in production, on a private segment. Nothing is left behind.
 ///
 /// The trace is one JSON object a line, in the order of time. A request has the milliseconds since the Unix epoch, a set, a key where the set is keyed, and by limit a whole number of the units that it counts in; what is not named is taken as in production:
 ///
@@ -29,6 +31,10 @@ use crate::text::{human, style};
 ///
 ///     {"at_ms": 1500, "settle": 7, "usage": {"tokens": 350}}
 ///     {"at_ms": 1500, "release": 7}
+///
+/// A request may also wait, and say by itself how long it holds what it gets and what it has used by then. Its verdict is printed when it is decided, with the time that it waited. If all keys have some limit together, the summary shows what each key got of it; try other weights by naming a tier:
+///
+///     {"at_ms": 1000, "set": "llm", "key": "tenant-7", "tier": "gold", "cost": {"tokens": 900}, "wait_ms": 30000, "hold_ms": 800, "usage": {"tokens": 350}}
 ///
 /// Prints what the limits say to each request, in the same units, rounded down, and in milliseconds, rounded up:
 ///
@@ -96,8 +102,17 @@ struct Replay {
     side: Side,
     against: Option<Side>,
     comparison: Comparison,
+    /// Verdicts that only one of the two has come to, by line.
+    undecided: HashMap<u64, Undecided>,
     /// Where verdicts or flips are printed; `None` if only the summary is.
     lines: Option<Lines>,
+}
+
+/// The verdict of the declaration and the answer of the other, as far as they are known.
+#[derive(Default)]
+struct Undecided {
+    verdict: Option<EventVerdict>,
+    against: Option<Answer>,
 }
 
 impl Simulate {
@@ -106,6 +121,7 @@ impl Simulate {
             side: Side::new(&self.declaration)?,
             against: self.against.as_deref().map(Side::new).transpose()?,
             comparison: Comparison::default(),
+            undecided: HashMap::new(),
             lines: (!self.summary).then(Lines::new),
         };
         let mut trace = self.open_trace()?;
@@ -145,8 +161,8 @@ impl Simulate {
     }
 
     fn report(&self, side: Side, against: Option<Side>, comparison: Comparison) -> Result<(), Failure> {
-        let summary = side.finish()?;
-        let against = against.map(Side::finish).transpose()?;
+        let summary = side.summed_up()?;
+        let against = against.map(Side::summed_up).transpose()?;
         if self.json {
             return output::print_json(&Report {
                 summary: &summary,
@@ -196,21 +212,41 @@ impl Side {
         })
     }
 
-    fn take(&mut self, at_ms: u64, take: &Take) -> Result<EventVerdict, Failure> {
-        self.simulation.advance_to(at_ms);
-        let verdict = EventVerdict {
-            at_ms,
-            set: take.set.clone(),
-            key: take.key.clone(),
-            answer: self.simulation.take(take)?,
-        };
-        if let Some(position) = self.simulation.position(&take.set) {
-            self.summary.note(position, &verdict);
-        }
-        Ok(verdict)
+    /// Moves time on, and adds up what happens until then.
+    fn advance_to(&mut self, at_ms: u64) -> Result<Vec<Decided>, Failure> {
+        let happened = self.simulation.advance_to(Duration::from_millis(at_ms))?;
+        Ok(self.note(happened))
     }
 
-    fn finish(mut self) -> Result<Summary, Failure> {
+    /// Does what a line says.
+    fn step(&mut self, event: &Event) -> Result<Vec<Decided>, Failure> {
+        let happened = match &event.action {
+            Action::Take(take) => self.simulation.take(event.line, take)?,
+            Action::Settle { id, usage } => self.simulation.settle(id, usage)?,
+            Action::Release { id } => self.simulation.release(id)?,
+        };
+        Ok(self.note(happened))
+    }
+
+    /// Moves time on until nothing waits any more.
+    fn finish(&mut self) -> Result<Vec<Decided>, Failure> {
+        let happened = self.simulation.finish()?;
+        Ok(self.note(happened))
+    }
+
+    /// Adds up what happened, and returns what was decided.
+    fn note(&mut self, happened: Vec<Happened>) -> Vec<Decided> {
+        for happened in &happened {
+            self.summary.note(happened);
+        }
+        let decided = happened.into_iter().filter_map(|happened| match happened {
+            Happened::Decided(decided) => Some(decided),
+            Happened::Settled(_) => None,
+        });
+        decided.collect()
+    }
+
+    fn summed_up(mut self) -> Result<Summary, Failure> {
         self.summary.finish(&self.simulation.snapshot()?);
         Ok(self.summary)
     }
@@ -222,46 +258,58 @@ impl Replay {
         while let Some(event) = trace.next_event()? {
             self.step(&event).map_err(|failure| trace.locate(failure))?;
             if !counts && self.lines.as_ref().is_some_and(Lines::is_closed) {
-                break;
+                return Ok(());
             }
+        }
+        self.on_both(Side::finish)
+    }
+
+    fn step(&mut self, event: &Event) -> Result<(), Failure> {
+        self.check(&event.action)?;
+        let advance = |side: &mut Side| side.advance_to(event.at_ms);
+        self.on_both(advance)?;
+        self.on_both(|side| side.step(event))
+    }
+
+    /// Lets both declarations go on, and prints what they decide.
+    fn on_both(
+        &mut self,
+        mut go_on: impl FnMut(&mut Side) -> Result<Vec<Decided>, Failure>,
+    ) -> Result<(), Failure> {
+        let decided = go_on(&mut self.side)?;
+        let Some(against) = &mut self.against else {
+            let mut lines = self.lines.iter_mut();
+            return lines.try_for_each(|lines| {
+                let mut verdicts = decided.iter().map(|decided| &decided.verdict);
+                verdicts.try_for_each(|verdict| lines.print(verdict))
+            });
+        };
+        let decided_against = go_on(against)?;
+        for decided in decided {
+            self.undecided.entry(decided.line).or_default().verdict = Some(decided.verdict);
+            self.compare(decided.line)?;
+        }
+        for decided in decided_against {
+            self.undecided.entry(decided.line).or_default().against = Some(decided.verdict.answer);
+            self.compare(decided.line)?;
         }
         Ok(())
     }
 
-    fn step(&mut self, event: &Event) -> Result<(), Failure> {
-        match &event.action {
-            Action::Take(take) => self.take(event.line, event.at_ms, take),
-            Action::Settle { id, usage } => {
-                if let Some(set) = self.side.simulation.set_asked(id) {
-                    self.check_limits(set, usage)?;
-                }
-                for side in self.sides() {
-                    side.simulation.advance_to(event.at_ms);
-                    if let Some(charged) = side.simulation.settle(id, usage)? {
-                        side.summary.charge(event.at_ms, &charged);
-                    }
-                }
-                Ok(())
-            }
-            Action::Release { id } => {
-                for side in self.sides() {
-                    side.simulation.advance_to(event.at_ms);
-                    side.simulation.release(id)?;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn take(&mut self, line: u64, at_ms: u64, take: &Take) -> Result<(), Failure> {
-        self.check(take)?;
-        let verdict = self.side.take(at_ms, take)?;
-        let against = match &mut self.against {
-            Some(against) => Some(against.take(at_ms, take)?.answer),
-            None => None,
-        };
-        let Some(against) = against else {
-            return self.lines.as_mut().map_or(Ok(()), |lines| lines.print(&verdict));
+    /// Compares the verdicts on a line, as soon as there are both.
+    fn compare(&mut self, line: u64) -> Result<(), Failure> {
+        let is_decided = |both: &Undecided| both.verdict.is_some() && both.against.is_some();
+        let Some(Undecided {
+            verdict: Some(verdict),
+            against: Some(against),
+        }) = self
+            .undecided
+            .get(&line)
+            .is_some_and(is_decided)
+            .then(|| self.undecided.remove(&line))
+            .flatten()
+        else {
+            return Ok(());
         };
         let flips = self.comparison.note(verdict.answer.admitted, against.admitted);
         match &mut self.lines {
@@ -275,25 +323,37 @@ impl Replay {
     }
 
     /// Rejects an event that makes sense to neither declaration, before either is asked.
-    fn check(&self, take: &Take) -> Result<(), Failure> {
-        for side in self.sides_looked_at() {
+    fn check(&self, action: &Action) -> Result<(), Failure> {
+        match action {
+            Action::Take(take) => self.check_take(take),
+            Action::Settle { id, usage } => match self.side.simulation.set_asked(id) {
+                Some(set) => self.check_limits(set, usage),
+                None => Ok(()),
+            },
+            Action::Release { .. } => Ok(()),
+        }
+    }
+
+    fn check_take(&self, take: &Take) -> Result<(), Failure> {
+        for side in self.sides() {
             if side.simulation.position(&take.set).is_none() {
                 return Err(side.simulation.unknown_set(&take.set));
             }
         }
         self.check_key(&take.set, take.key.as_deref())?;
         self.check_limits(&take.set, &take.cost)?;
-        match &take.id {
-            Some(id) if self.side.simulation.set_asked(id).is_some() => Err(Failure::bad_trace(format!(
-                "the id `{id}` is in use: release it before, or give each request an id of its own"
-            ))),
-            _ => Ok(()),
+        match &take.ends {
+            Ends::ById(id) if self.side.simulation.set_asked(id).is_some() => Err(Failure::bad_trace(
+                format!("the id `{id}` is in use: release it before, or give each request an id of its own"),
+            )),
+            Ends::ById(_) => Ok(()),
+            Ends::ByTime(timing) => self.check_limits(&take.set, &timing.usage),
         }
     }
 
     /// In a comparison, the set may be keyed in only one of the two; the other ignores the key.
     fn check_key(&self, set: &str, key: Option<&str>) -> Result<(), Failure> {
-        let is_keyed = self.sides_looked_at().any(|side| side.simulation.is_keyed(set));
+        let is_keyed = self.sides().any(|side| side.simulation.is_keyed(set));
         let mistake = match (is_keyed, key) {
             (true, None) => {
                 format!(
@@ -311,9 +371,7 @@ impl Replay {
     /// In a comparison, limits that only one of the two has may be named.
     fn check_limits(&self, set: &str, amounts: &[(String, u64)]) -> Result<(), Failure> {
         for (limit, _) in amounts {
-            let is_known = self
-                .sides_looked_at()
-                .any(|side| side.simulation.has_limit(set, limit));
+            let is_known = self.sides().any(|side| side.simulation.has_limit(set, limit));
             if !is_known {
                 return Err(self.side.simulation.unknown_limit(set, limit));
             }
@@ -321,11 +379,7 @@ impl Replay {
         Ok(())
     }
 
-    fn sides(&mut self) -> impl Iterator<Item = &mut Side> {
-        std::iter::once(&mut self.side).chain(&mut self.against)
-    }
-
-    fn sides_looked_at(&self) -> impl Iterator<Item = &Side> {
+    fn sides(&self) -> impl Iterator<Item = &Side> {
         std::iter::once(&self.side).chain(&self.against)
     }
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 use shmlimit::declare::Kind;
 use shmlimit::snapshot::SegmentSnapshot;
 use shmlimit::{
-    Declaration, Error, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError, Request,
-    RequestError, Segment, VirtualClock,
+    Declaration, Error, Limit, LimitSet, OpenError, OpenOptions, Outcome, Permit, PermitError, Request,
+    RequestError, Segment, Verdict, VirtualClock,
 };
 use tempfile::TempDir;
 
-use super::trace::{Amounts, Take};
-use super::verdict::Answer;
+use super::pending::{Held, Pending, Waiting};
+use super::trace::{Amounts, Ends, Take, Timing};
+use super::verdict::{Answer, EventVerdict, millis};
 use crate::exit::Failure;
 
 /// The usual file system in memory; without it, the directory for temporary files must do.
@@ -28,6 +29,7 @@ pub struct Simulation {
     positions: HashMap<String, usize>,
     /// The requests that the trace may settle and release.
     known: HashMap<String, Known>,
+    pending: Pending,
 }
 
 /// The outcome of a request with an id, kept until it is released.
@@ -35,23 +37,51 @@ pub struct Simulation {
 struct Known {
     /// The position of the set that was asked.
     position: usize,
+    key: Option<String>,
     /// `None` if it was refused: then there is nothing to settle or release.
     permit: Option<Permit<'static>>,
 }
 
-/// What a settlement charged in addition to what was taken.
+/// Something that happened to a request of the trace.
 #[derive(Debug)]
-pub struct Charged {
+pub enum Happened {
+    Decided(Decided),
+    Settled(Settled),
+}
+
+/// A request was admitted or refused.
+#[derive(Debug)]
+pub struct Decided {
+    /// Its line in the trace.
+    pub line: u64,
     /// The position of the set.
     pub position: usize,
-    /// By limit.
-    pub units: Amounts,
+    pub verdict: EventVerdict,
+}
+
+/// A request reported what it had used.
+#[derive(Debug)]
+pub struct Settled {
+    pub at_ms: u64,
+    /// The position of the set.
+    pub position: usize,
+    pub key: Option<String>,
+    pub changes: Changes,
+}
+
+/// What a settlement changed, by limit.
+#[derive(Debug)]
+pub struct Changes {
+    /// What was charged in addition to what was taken.
+    pub charged: Amounts,
+    pub returned: Amounts,
 }
 
 impl Simulation {
     /// Creates a private segment and removes its name at once: nothing is left behind, however the program ends.
     pub fn new(declaration: &Declaration) -> Result<Self, Failure> {
-        let clock = VirtualClock::new(Duration::ZERO);
+        // Only the trace moves it, and what is due before its next line.
+        let clock = VirtualClock::new(Duration::ZERO).auto_advance(false);
         let options = OpenOptions::new().virtual_clock(&clock);
         let declaration = declaration.clone().mode(0o600);
         let open_in = |place: &Path| -> Result<Segment, Error> {
@@ -77,6 +107,7 @@ impl Simulation {
             sets,
             positions,
             known: HashMap::new(),
+            pending: Pending::default(),
         })
     }
 
@@ -85,9 +116,36 @@ impl Simulation {
         self.segment.declaration()
     }
 
-    /// Moves time on.
-    pub fn advance_to(&self, at_ms: u64) {
-        self.clock.advance_to(Duration::from_millis(at_ms));
+    /// Moves time on, stopping at each instant at which a wait or a hold ends.
+    pub fn advance_to(&mut self, at: Duration) -> Result<Vec<Happened>, Failure> {
+        let mut happened = Vec::new();
+        while let Some(next) = self.next_instant().filter(|next| *next <= at) {
+            self.clock.advance_to(next);
+            while let Some(held) = self.pending.end_of_hold(self.clock.now()) {
+                happened.extend(self.end(held)?);
+            }
+            self.see_who_is_decided(&mut happened)?;
+        }
+        self.clock.advance_to(at);
+        Ok(happened)
+    }
+
+    /// Moves time on until nothing waits or is held for a time any more.
+    pub fn finish(&mut self) -> Result<Vec<Happened>, Failure> {
+        let mut happened = Vec::new();
+        while let Some(next) = self.next_instant() {
+            happened.extend(self.advance_to(next)?);
+        }
+        Ok(happened)
+    }
+
+    /// The next instant at which something may happen without a line of the trace.
+    fn next_instant(&self) -> Option<Duration> {
+        let turn = self
+            .clock
+            .next_wake()
+            .filter(|_| self.pending.is_anybody_waiting());
+        turn.into_iter().chain(self.pending.next_end()).min()
     }
 
     /// The position of a set in the declaration.
@@ -107,68 +165,181 @@ impl Simulation {
         Some(self.sets[known.position].name())
     }
 
-    /// Takes what an event asks for.
+    /// Takes what a line asks for; if it may wait, as soon as it can.
     ///
-    /// Without an id, holds are given back at once, and charges stay. A limit that the set does not have is skipped,
-    /// and so is a key if the set is not keyed.
-    pub fn take(&mut self, take: &Take) -> Result<Answer, Failure> {
+    /// A limit that the set does not have is skipped, and so is a key or a tier if the set has none.
+    pub fn take(&mut self, line: u64, take: &Take) -> Result<Vec<Happened>, Failure> {
         let Some(position) = self.position(&take.set) else {
             return Err(self.unknown_set(&take.set));
         };
-        let set = &self.sets[position];
-        let mut request = set.request();
-        for (limit, cost) in &take.cost {
-            request.set_cost(limit, *cost).map_err(of_event)?;
-        }
-        let (answer, permit) = decide(set, take.key.as_deref(), &request)?;
-        match &take.id {
-            Some(id) => {
-                self.known.insert(id.clone(), Known { position, permit });
+        let (set, asked_at) = (&self.sets[position], self.clock.now());
+        let request = request(set, take)?;
+        let mut happened = Vec::new();
+        match &take.ends {
+            Ends::ByTime(Timing {
+                wait_ms: Some(wait_ms),
+                ..
+            }) => {
+                if set.is_by_address() {
+                    return Err(Failure::bad_trace(format!(
+                        "set `{}` counts networks, for which requests cannot wait: leave out `wait_ms`",
+                        take.set
+                    )));
+                }
+                let future = request.acquire_async(Duration::from_millis(*wait_ms));
+                self.pending.wait(Waiting {
+                    line,
+                    position,
+                    take: take.clone(),
+                    asked_at,
+                    future: Box::pin(future.into_owned()),
+                });
             }
-            None => permit.map_or(Ok(()), release)?,
+            ends => {
+                let (answer, permit) = decide(set, take.key.as_deref(), &request)?;
+                let verdict = EventVerdict {
+                    at_ms: whole_millis(asked_at),
+                    set: take.set.clone(),
+                    key: take.key.clone(),
+                    waited_ms: None,
+                    decided_ms: whole_millis(asked_at),
+                    answer,
+                };
+                happened.push(Happened::Decided(Decided {
+                    line,
+                    position,
+                    verdict,
+                }));
+                match (ends, permit) {
+                    (Ends::ById(id), permit) => {
+                        let key = take.key.clone();
+                        let known = Known {
+                            position,
+                            key,
+                            permit,
+                        };
+                        self.known.insert(id.clone(), known);
+                    }
+                    (Ends::ByTime(timing), Some(permit)) => {
+                        let held = Held::new(position, take.key.clone(), permit, timing);
+                        happened.extend(self.hold(line, held, timing)?);
+                    }
+                    (Ends::ByTime(_), None) => {}
+                }
+            }
         }
-        Ok(answer)
+        self.see_who_is_decided(&mut happened)?;
+        Ok(happened)
     }
 
-    /// Settles the request with an id; returns what that charged in addition, and to which set. If the request was
-    /// refused, there is nothing to settle.
-    pub fn settle(&mut self, id: &str, usage: &Amounts) -> Result<Option<Charged>, Failure> {
-        let Known { position, permit } = self.known.get_mut(id).ok_or_else(|| unknown_id(id))?;
-        let Some(permit) = permit else {
-            return Ok(None);
+    /// Settles the request with an id. If it was refused, there is nothing to settle.
+    pub fn settle(&mut self, id: &str, usage: &Amounts) -> Result<Vec<Happened>, Failure> {
+        let known = self.known.get_mut(id).ok_or_else(|| unknown_id(id))?;
+        let Some(permit) = &mut known.permit else {
+            return Ok(Vec::new());
         };
-        let position = *position;
-        let limits = self.segment.declaration().sets()[position].limits();
-        let is_budget = |name: &str| {
-            limits
-                .iter()
-                .any(|limit| limit.name() == name && limit.kind() == Kind::Budget)
-        };
-        let taken: HashMap<String, u64> = permit
-            .taken()
-            .map(|(limit, units)| (limit.to_owned(), units))
-            .collect();
-        let settlement = permit
-            .settle(usage.iter().map(|(limit, used)| (limit, *used)))
-            .map_err(of_event)?;
-        let on_top = |(limit, used): &(String, u64)| {
-            let units = match taken.get(limit) {
-                // A budget is debited, which is not an overdraft.
-                Some(taken) if is_budget(limit) => used.saturating_sub(*taken),
-                _ => settlement.overdraft(limit),
-            };
-            (limit.clone(), units)
-        };
-        Ok(Some(Charged {
-            position,
-            units: usage.iter().map(on_top).collect(),
-        }))
+        let limits = self.segment.declaration().sets()[known.position].limits();
+        let mut happened = vec![Happened::Settled(Settled {
+            at_ms: whole_millis(self.clock.now()),
+            position: known.position,
+            key: known.key.clone(),
+            changes: settle(limits, permit, usage)?,
+        })];
+        self.see_who_is_decided(&mut happened)?;
+        Ok(happened)
     }
 
     /// Gives back what is held under an id, which may then be reused.
-    pub fn release(&mut self, id: &str) -> Result<(), Failure> {
+    pub fn release(&mut self, id: &str) -> Result<Vec<Happened>, Failure> {
         let known = self.known.remove(id).ok_or_else(|| unknown_id(id))?;
-        known.permit.map_or(Ok(()), release)
+        known.permit.map_or(Ok(()), release)?;
+        let mut happened = Vec::new();
+        self.see_who_is_decided(&mut happened)?;
+        Ok(happened)
+    }
+
+    /// Keeps a permit for as long as its line says.
+    fn hold(&mut self, line: u64, held: Held, timing: &Timing) -> Result<Option<Happened>, Failure> {
+        if timing.hold_ms == 0 {
+            return self.end(held);
+        }
+        let end = self
+            .clock
+            .now()
+            .saturating_add(Duration::from_millis(timing.hold_ms));
+        self.pending.hold(end, line, held);
+        Ok(None)
+    }
+
+    /// Settles what was held, if its line says what was used, and gives it back.
+    fn end(&self, held: Held) -> Result<Option<Happened>, Failure> {
+        let Held {
+            position,
+            key,
+            mut permit,
+            usage,
+        } = held;
+        let limits = self.segment.declaration().sets()[position].limits();
+        let settled = match usage.is_empty() {
+            true => None,
+            false => Some(Settled {
+                at_ms: whole_millis(self.clock.now()),
+                position,
+                key,
+                changes: settle(limits, &mut permit, &usage)?,
+            }),
+        };
+        release(permit)?;
+        Ok(settled.map(Happened::Settled))
+    }
+
+    /// Asks those who wait until nobody has an answer any more: what one gives back at once may be another's.
+    fn see_who_is_decided(&mut self, happened: &mut Vec<Happened>) -> Result<(), Failure> {
+        loop {
+            let decided = self.pending.decided();
+            if decided.is_empty() {
+                return Ok(());
+            }
+            for (waiting, outcome) in decided {
+                self.answer_waiting(waiting, outcome, happened)?;
+            }
+        }
+    }
+
+    /// Notes the answer to a request that waited, and keeps what it was granted.
+    fn answer_waiting(
+        &mut self,
+        waiting: Waiting,
+        outcome: Result<Outcome<'static>, Error>,
+        happened: &mut Vec<Happened>,
+    ) -> Result<(), Failure> {
+        let Waiting {
+            line,
+            position,
+            take,
+            asked_at,
+            ..
+        } = waiting;
+        let (answer, permit) = answer_of(outcome, || Ok(request(&self.sets[position], &take)?.peek()?))?;
+        let now = self.clock.now();
+        let verdict = EventVerdict {
+            at_ms: whole_millis(asked_at),
+            set: take.set,
+            key: take.key.clone(),
+            waited_ms: Some(millis(now.saturating_sub(asked_at))),
+            decided_ms: whole_millis(now),
+            answer,
+        };
+        happened.push(Happened::Decided(Decided {
+            line,
+            position,
+            verdict,
+        }));
+        if let (Some(permit), Ends::ByTime(timing)) = (permit, take.ends) {
+            let held = Held::new(position, take.key, permit, &timing);
+            happened.extend(self.hold(line, held, &timing)?);
+        }
+        Ok(())
     }
 
     /// The segment's counters.
@@ -205,27 +376,46 @@ impl Simulation {
     }
 }
 
-/// Asks a set, or one of its keys.
+/// What a line asks a set for, except for addresses.
+fn request<'a>(set: &'a LimitSet, take: &Take) -> Result<Request<'a>, Failure> {
+    let mut request = set.request();
+    for (limit, cost) in &take.cost {
+        request.set_cost(limit, *cost).map_err(of_event)?;
+    }
+    if let Some(key) = &take.key
+        && set.is_keyed()
+        && !set.is_by_address()
+    {
+        request.set_key(key).map_err(of_event)?;
+    }
+    if let Some(tier) = &take.tier
+        && set.tiers().next().is_some()
+    {
+        request.set_tier(tier).map_err(of_event)?;
+    }
+    Ok(request)
+}
+
+/// Asks a set, one of its keys, or the networks of an address.
 fn decide(
     set: &LimitSet,
     key: Option<&str>,
     request: &Request<'_>,
 ) -> Result<(Answer, Option<Permit<'static>>), Failure> {
-    match key {
-        Some(name) if set.is_by_address() => match name.parse() {
-            Ok(address) => decide_address(&request.for_address(address)?),
-            Err(_) => {
-                let error = set
-                    .key(name)
-                    .err()
-                    .map_or_else(String::new, |error| error.to_string());
-                Err(Failure::bad_trace(format!(
-                    "{error}: `{name}` is none, write for example \"key\": \"203.0.113.7\""
-                )))
-            }
-        },
-        Some(name) if set.is_keyed() => answer(&request.for_key(name).map_err(of_event)?),
-        _ => answer(request),
+    let Some(name) = key.filter(|_| set.is_by_address()) else {
+        return answer_of(request.try_acquire(), || Ok(request.peek()?));
+    };
+    match name.parse() {
+        Ok(address) => decide_address(&request.for_address(address)?),
+        Err(_) => {
+            let error = set
+                .key(name)
+                .err()
+                .map_or_else(String::new, |error| error.to_string());
+            Err(Failure::bad_trace(format!(
+                "{error}: `{name}` is none, write for example \"key\": \"203.0.113.7\""
+            )))
+        }
     }
 }
 
@@ -240,16 +430,53 @@ fn decide_address(request: &Request<'_>) -> Result<(Answer, Option<Permit<'stati
     }
 }
 
-fn answer(request: &Request<'_>) -> Result<(Answer, Option<Permit<'static>>), Failure> {
-    match request.try_acquire() {
+/// The answer, and what was granted. `peek` says how the limits stand.
+fn answer_of<'a>(
+    outcome: Result<Outcome<'a>, Error>,
+    peek: impl FnOnce() -> Result<Vec<Verdict<'a>>, Failure>,
+) -> Result<(Answer, Option<Permit<'static>>), Failure> {
+    match outcome {
         Ok(Outcome::Admitted(permit)) => Ok((Answer::admitted(&permit), Some(permit.into_owned()))),
         Ok(Outcome::Refused(refusal)) => Ok((Answer::refused(&refusal), None)),
         // A mistake in a program, but here it is what people try out limits for.
         Err(Error::Request(RequestError::NeverAdmissible { limit, .. })) => {
-            Ok((Answer::never(limit, &request.peek()?), None))
+            Ok((Answer::never(limit, &peek()?), None))
         }
         Err(error) => Err(of_event(error)),
     }
+}
+
+fn settle(limits: &[Limit], permit: &mut Permit<'_>, usage: &Amounts) -> Result<Changes, Failure> {
+    let is_budget = |name: &str| {
+        limits
+            .iter()
+            .any(|limit| limit.name() == name && limit.kind() == Kind::Budget)
+    };
+    let taken: HashMap<String, u64> = permit
+        .taken()
+        .map(|(limit, units)| (limit.to_owned(), units))
+        .collect();
+    let settlement = permit
+        .settle(usage.iter().map(|(limit, used)| (limit, *used)))
+        .map_err(of_event)?;
+    let on_top = |(limit, used): &(String, u64)| {
+        let units = match taken.get(limit) {
+            // A budget is debited, which is not an overdraft.
+            Some(taken) if is_budget(limit) => used.saturating_sub(*taken),
+            _ => settlement.overdraft(limit),
+        };
+        (limit.clone(), units)
+    };
+    let back = |(limit, _): &(String, u64)| (limit.clone(), settlement.refunded(limit));
+    Ok(Changes {
+        charged: usage.iter().map(on_top).collect(),
+        returned: usage.iter().map(back).collect(),
+    })
+}
+
+/// The milliseconds that have passed since the Unix epoch.
+fn whole_millis(utc: Duration) -> u64 {
+    u64::try_from(utc.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn release(mut permit: Permit<'static>) -> Result<(), Failure> {
@@ -273,6 +500,7 @@ fn of_event(error: Error) -> Failure {
         Error::Request(RequestError::CostRequired { .. } | RequestError::UnknownLimit { .. })
             | Error::Permit(PermitError::AlreadySettled { .. })
             | Error::Request(RequestError::KeyRequired { .. } | RequestError::InvalidKey { .. })
+            | Error::Request(RequestError::UnknownTier { .. })
     );
     let failure = Failure::from(error);
     if is_of_event {

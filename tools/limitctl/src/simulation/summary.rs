@@ -8,7 +8,8 @@ use shmlimit::Declaration;
 use shmlimit::declare::Kind;
 use shmlimit::snapshot::SegmentSnapshot;
 
-use super::replay::Charged;
+use super::replay::{Decided, Happened, Settled};
+use super::shares::Shares;
 use super::timeline::Timeline;
 use super::verdict::EventVerdict;
 use crate::text::human::{self, count};
@@ -44,6 +45,9 @@ struct SetSummary {
     max_requests_in_a_second: Peak,
     max_admitted_in_a_second: Peak,
     limits: Vec<LimitSummary>,
+    /// What each key got, if all keys have some limit together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shares: Option<Shares>,
 }
 
 #[derive(Debug, Serialize)]
@@ -87,6 +91,7 @@ impl Summary {
                     refused: 0,
                 })
                 .collect(),
+            shares: Shares::of(set),
         });
         Self {
             from_ms: None,
@@ -97,28 +102,54 @@ impl Summary {
         }
     }
 
-    /// Counts a verdict of the set at this position.
-    pub fn note(&mut self, position: usize, verdict: &EventVerdict) {
-        let EventVerdict { at_ms, answer, .. } = verdict;
-        self.from_ms.get_or_insert(*at_ms);
-        self.to_ms = Some(*at_ms);
-        self.timeline.note(*at_ms, answer.admitted);
-        self.outcomes.note(answer.reason);
-        let set = &mut self.sets[position];
-        set.outcomes.note(answer.reason);
-        set.max_requests_in_a_second.add(*at_ms, 1);
-        if answer.admitted {
-            set.max_admitted_in_a_second.add(*at_ms, 1);
-        }
-        set.charge(*at_ms, &answer.taken);
-        if let Some(limit) = answer.binding.as_deref().and_then(|name| set.limit(name)) {
-            limit.refused += 1;
+    /// Counts what happened, in the order of time.
+    pub fn note(&mut self, happened: &Happened) {
+        match happened {
+            Happened::Decided(decided) => self.note_decided(decided),
+            Happened::Settled(Settled {
+                at_ms,
+                position,
+                key,
+                changes,
+            }) => {
+                let set = &mut self.sets[*position];
+                set.charge(*at_ms, &changes.charged);
+                if let (Some(shares), Some(key)) = (&mut set.shares, key) {
+                    shares.note_settled(key, changes);
+                }
+            }
         }
     }
 
-    /// Counts what a settlement charged.
-    pub fn charge(&mut self, at_ms: u64, charged: &Charged) {
-        self.sets[charged.position].charge(at_ms, &charged.units);
+    fn note_decided(
+        &mut self,
+        Decided {
+            position, verdict, ..
+        }: &Decided,
+    ) {
+        let EventVerdict {
+            at_ms,
+            decided_ms,
+            answer,
+            ..
+        } = verdict;
+        self.from_ms = Some(self.from_ms.map_or(*at_ms, |from_ms| from_ms.min(*at_ms)));
+        self.to_ms = Some(*decided_ms);
+        self.timeline.note(*decided_ms, answer.admitted);
+        self.outcomes.note(answer.reason);
+        let set = &mut self.sets[*position];
+        set.outcomes.note(answer.reason);
+        set.max_requests_in_a_second.add(*decided_ms, 1);
+        if answer.admitted {
+            set.max_admitted_in_a_second.add(*decided_ms, 1);
+        }
+        set.charge(*decided_ms, &answer.taken);
+        if let Some(limit) = answer.binding.as_deref().and_then(|name| set.limit(name)) {
+            limit.refused += 1;
+        }
+        if let Some(shares) = &mut set.shares {
+            shares.note_decided(verdict);
+        }
     }
 
     /// Adds the segment's counters.
@@ -211,7 +242,7 @@ impl SetSummary {
             human::quantity(self.max_requests_in_a_second.max, "request", "requests"),
             count(self.max_admitted_in_a_second.max),
             table.render(2)
-        )
+        ) + &self.shares.as_ref().map(Shares::text).unwrap_or_default()
     }
 }
 

@@ -40,13 +40,31 @@ pub enum Action {
 }
 
 /// A request.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
     pub set: String,
     pub key: Option<String>,
+    /// The tier that the key is put into.
+    pub tier: Option<String>,
     pub cost: Amounts,
-    /// The id by which later lines settle and release it.
-    pub id: Option<String>,
+    pub ends: Ends,
+}
+
+/// How what a request was granted ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// By later lines, which settle and release it under this id.
+    ById(String),
+    ByTime(Timing),
+}
+
+/// How long a request waits and then holds, in milliseconds, and what it has used by then.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// `None` if it does not wait.
+    pub wait_ms: Option<u64>,
+    pub hold_ms: u64,
+    pub usage: Amounts,
 }
 
 /// Units by limit name, in the order of the line.
@@ -134,8 +152,11 @@ struct Line {
     at_ms: u64,
     set: Option<String>,
     key: Option<String>,
+    tier: Option<String>,
     #[serde(default, deserialize_with = "amounts")]
     cost: Option<Amounts>,
+    wait_ms: Option<u64>,
+    hold_ms: Option<u64>,
     #[serde(default, deserialize_with = "id")]
     id: Option<String>,
     #[serde(default, deserialize_with = "id")]
@@ -155,22 +176,18 @@ fn parse(bytes: &[u8]) -> Result<(u64, Action), String> {
     let at_ms = line.at_ms;
     match line {
         Line {
-            set: Some(set),
-            key,
-            cost,
-            id,
+            set: Some(_),
             settle: None,
-            usage: None,
             release: None,
             ..
-        } => {
-            let cost = cost.unwrap_or_default();
-            Ok((at_ms, Action::Take(Take { set, key, cost, id })))
-        }
+        } => Ok((at_ms, Action::Take(take(line)?))),
         Line {
             set: None,
             key: None,
+            tier: None,
             cost: None,
+            wait_ms: None,
+            hold_ms: None,
             id: None,
             settle: Some(id),
             usage: Some(usage),
@@ -180,7 +197,10 @@ fn parse(bytes: &[u8]) -> Result<(u64, Action), String> {
         Line {
             set: None,
             key: None,
+            tier: None,
             cost: None,
+            wait_ms: None,
+            hold_ms: None,
             id: None,
             settle: None,
             usage: None,
@@ -197,6 +217,37 @@ fn parse(bytes: &[u8]) -> Result<(u64, Action), String> {
                 .to_owned(),
         ),
     }
+}
+
+/// The request of a line that names a set.
+fn take(line: Line) -> Result<Take, String> {
+    let ends = match line {
+        Line {
+            id: Some(id),
+            wait_ms: None,
+            hold_ms: None,
+            usage: None,
+            ..
+        } => Ends::ById(id),
+        Line { id: Some(_), .. } => {
+            return Err(
+                "what ends by time needs no `id`: leave it out, or `wait_ms`, `hold_ms` and `usage`"
+                    .to_owned(),
+            );
+        }
+        Line { id: None, .. } => Ends::ByTime(Timing {
+            wait_ms: line.wait_ms,
+            hold_ms: line.hold_ms.unwrap_or_default(),
+            usage: line.usage.unwrap_or_default(),
+        }),
+    };
+    Ok(Take {
+        set: line.set.unwrap_or_default(),
+        key: line.key,
+        tier: line.tier,
+        cost: line.cost.unwrap_or_default(),
+        ends,
+    })
 }
 
 /// Explains what is wrong with a line, and what to do.
@@ -291,19 +342,39 @@ mod tests {
             r#"{"usage": {"b": 3}, "settle": "7", "at_ms": 5}"#,
             "\n",
             r#"{"at_ms": 6, "release": 7}"#,
+            "\n",
+            r#"{"at_ms": 6, "set": "api", "tier": "gold", "wait_ms": 9, "hold_ms": 4, "usage": {"b": 1}}"#,
         ));
         let take = Take {
             set: "api".to_owned(),
             key: Some("k".to_owned()),
+            tier: None,
             cost: vec![("b".to_owned(), 2), ("a".to_owned(), 1)],
-            id: Some("7".to_owned()),
+            ends: Ends::ById("7".to_owned()),
+        };
+        let waits = Take {
+            set: "api".to_owned(),
+            key: None,
+            tier: Some("gold".to_owned()),
+            cost: Vec::new(),
+            ends: Ends::ByTime(Timing {
+                wait_ms: Some(9),
+                hold_ms: 4,
+                usage: vec![("b".to_owned(), 1)],
+            }),
         };
         let settle = Action::Settle {
             id: "7".to_owned(),
             usage: vec![("b".to_owned(), 3)],
         };
         let release = Action::Release { id: "7".to_owned() };
-        for (line, at_ms, action) in [(3, 5, Action::Take(take)), (5, 5, settle), (6, 6, release)] {
+        let events = [
+            (3, 5, Action::Take(take)),
+            (5, 5, settle),
+            (6, 6, release),
+            (7, 6, Action::Take(waits)),
+        ];
+        for (line, at_ms, action) in events {
             let event = trace.next_event().expect("a line").expect("not the end");
             assert_eq!(event, Event { line, at_ms, action });
         }
@@ -340,6 +411,14 @@ mod tests {
             ),
             ("{\"at_ms\": 1, \"release\": 1.5}", &["a text or a whole number"]),
             ("{\"at_ms\": 1}", &["one of three"]),
+            (
+                "{\"at_ms\": 1, \"set\": \"a\", \"id\": 1, \"wait_ms\": 5}",
+                &["ends by time needs no `id`"],
+            ),
+            (
+                "{\"at_ms\": 1, \"release\": 1, \"hold_ms\": 5}",
+                &["one of three"],
+            ),
             (
                 "{\"at_ms\": 1, \"set\": \"a\", \"release\": 1}",
                 &["one of three"],

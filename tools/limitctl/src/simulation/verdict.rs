@@ -8,9 +8,16 @@ use shmlimit::{Checked, Permit, Refusal, Verdict};
 /// The answer to a request of a trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct EventVerdict {
+    /// When it was made.
     pub at_ms: u64,
     pub set: String,
     pub key: Option<String>,
+    /// How long it waited, rounded up; `None` if it was to be decided at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// When it was decided.
+    #[serde(skip)]
+    pub decided_ms: u64,
     #[serde(flatten)]
     pub answer: Answer,
 }
@@ -105,7 +112,7 @@ fn named(verdict: Verdict<'_>) -> (String, LimitVerdict) {
 }
 
 /// Rounded up, so that a promise has come true by then.
-fn millis(duration: Duration) -> u64 {
+pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
@@ -135,6 +142,8 @@ mod tests {
             at_ms: 1,
             set: "api".to_owned(),
             key: Some("tenant".to_owned()),
+            waited_ms: None,
+            decided_ms: 1,
             answer: Answer {
                 admitted: true,
                 binding: None,

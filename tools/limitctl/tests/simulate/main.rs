@@ -5,3 +5,4 @@ mod reports;
 #[path = "../support/mod.rs"]
 mod support;
 mod traces;
+mod waits;
