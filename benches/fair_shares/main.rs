@@ -1,0 +1,83 @@
+//! Who gets what several keys share: a set whose keys share a rate, beside a set without keys, which serves whoever came
+//! first, and beside a semaphore of one process (tokio's, which like asyncio's serves whoever came first). What is simulated
+//! is the same wherever it runs. With `--seconds`, processes that are killed serve tenants for so long: 60 by default.
+
+#[allow(dead_code)]
+#[path = "../common/mod.rs"]
+mod common;
+mod contest;
+mod gateways;
+mod grants;
+mod scenarios;
+
+use std::path::Path;
+use std::time::Duration;
+
+use contest::Discipline;
+use scenarios::SCENARIOS;
+
+const DISCIPLINES: [Discipline; 3] = [
+    Discipline::Fair,
+    Discipline::FirstComeFirstServed,
+    Discipline::Semaphore,
+];
+
+fn main() {
+    gateways::serve_if_told_to();
+    // `cargo test --benches` asks whether it works, `cargo bench` how well.
+    let measure = std::env::args().any(|argument| argument == "--bench");
+    let length = if measure { 600 } else { 20 };
+    let directory = common::directory();
+    println!(
+        "simulated for {length} s; in columns: keys share the rate | no keys | a semaphore; and the aim"
+    );
+    for scenario in SCENARIOS {
+        println!("{}", scenario.name);
+        let figures = DISCIPLINES.map(|discipline| {
+            let figure = (scenario.measure)(directory.path(), discipline, length);
+            figure.unwrap_or_else(|| "-".to_owned())
+        });
+        println!(
+            "    {:>14} | {:>14} | {:>14}    aim: {}",
+            figures[0], figures[1], figures[2], scenario.aim
+        );
+    }
+    let (rounds, waiters) = if measure { (20_000, 4_096) } else { (100, 128) };
+    print_grants(directory.path(), rounds, [(64, 60), (waiters, 150)]);
+    let seconds = if measure { seconds().unwrap_or(60) } else { 1 };
+    print_gateways(directory.path(), Duration::from_secs(seconds));
+}
+
+/// The argument after `--seconds`.
+fn seconds() -> Option<u64> {
+    let number = std::env::args()
+        .skip_while(|argument| argument != "--seconds")
+        .nth(1)?;
+    Some(number.parse().expect("a number of seconds"))
+}
+
+fn print_grants(directory: &Path, rounds: usize, cases: [(u64, u64); 2]) {
+    println!("a release that grants to the next, medians of {rounds}: of keys | without");
+    for (waiters, aim) in cases {
+        let [fair, first] = [true, false]
+            .map(|is_keyed| grants::median_release(directory, waiters, is_keyed, rounds).as_nanos());
+        println!("    {waiters:>5} waiters: {fair:>6} ns | {first:>6} ns    aim: at most {aim} ns more");
+    }
+}
+
+fn print_gateways(directory: &Path, time: Duration) {
+    println!("three processes that serve 200 tenants, one of them killed each 100 ms, for {time:?}");
+    let gateways::Result {
+        kills,
+        served,
+        places_lost,
+        least,
+        most,
+    } = gateways::measure(directory, time);
+    println!(
+        "    {kills} kills, {served} requests served, {places_lost} places lost; a tenant got {:.1} to {:.1} % of the mean    \
+         aim: none lost, 95 to 105 %",
+        100.0 * least,
+        100.0 * most
+    );
+}
