@@ -8,7 +8,6 @@
 
 mod backoff;
 mod exchange;
-mod message;
 pub mod model;
 mod outages;
 pub mod protocol;

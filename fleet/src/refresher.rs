@@ -12,7 +12,7 @@ use shmlimit::fleet::{Asked, Duty, Fleet};
 use thiserror::Error;
 
 use crate::exchange::Exchange;
-use crate::message::debug_is_message;
+use shmlimit::debug_is_message;
 use crate::outages::{Outages, StoreEvent};
 use crate::store::client::{StoreClient, Timeouts};
 use crate::store::credentials::Credentials;

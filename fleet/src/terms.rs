@@ -7,7 +7,7 @@ use shmlimit::declare::Weekday;
 use shmlimit::fleet::{LeasedLimit, LeasedRule};
 use thiserror::Error;
 
-use crate::message::debug_is_message;
+use shmlimit::debug_is_message;
 
 /// Scripts count with doubles, which are exact for whole numbers up to 2^53. Within this bound, the sum of two
 /// numbers is exact too.

@@ -6,7 +6,7 @@ use std::{env, fmt, fs, io};
 
 use thiserror::Error;
 
-use crate::message::debug_is_message;
+use shmlimit::debug_is_message;
 
 /// The variable with the user name, for servers with access control lists.
 pub const USERNAME: &str = "SHMLIMIT_FLEET_USERNAME";

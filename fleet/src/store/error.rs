@@ -3,7 +3,7 @@
 use shmlimit::fleet::{NamedProblem, StoreProblem};
 use thiserror::Error;
 
-use crate::message::debug_is_message;
+use shmlimit::debug_is_message;
 use crate::store::address::AddressError;
 use crate::store::credentials::CredentialsError;
 use crate::terms::TermsError;

@@ -61,9 +61,9 @@ pub enum LeasedRule {
 impl LeasedLimit {
     /// The key of a validated limit and how it is counted, if hosts share it.
     pub(super) fn of(limit: &Limit) -> Option<(String, Self)> {
-        let (fleet, terms) = limit.lease_terms()?;
-        let capacity = terms.capacity;
-        let rule = match (terms.window, terms.burst) {
+        let (fleet, quota) = limit.shared_quota()?;
+        let capacity = quota.capacity;
+        let rule = match (quota.window, quota.burst) {
             (None, _) => LeasedRule::Concurrency { places: capacity },
             (Some(Window::Span(window)), Some(burst)) => LeasedRule::Backlog {
                 capacity,
@@ -74,15 +74,15 @@ impl LeasedLimit {
             (Some(window), _) => LeasedRule::Calendar {
                 capacity,
                 window,
-                utc_offset_minutes: terms.utc_offset_minutes,
-                week_start: terms.week_start,
+                utc_offset_minutes: quota.utc_offset_minutes,
+                week_start: quota.week_start,
             },
         };
         let leased = Self {
             kind: limit.kind(),
-            unit: terms.unit,
+            unit: quota.unit,
             rule,
-            lease: terms.length,
+            lease: quota.length,
         };
         Some((fleet.key().to_owned(), leased))
     }

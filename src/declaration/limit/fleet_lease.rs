@@ -140,7 +140,7 @@ impl FleetLease {
 
 /// How a limit that hosts share is counted, in whole units.
 #[derive(Clone, Debug)]
-pub(crate) struct LeaseTerms {
+pub(crate) struct SharedQuota {
     /// How long units are leased for.
     pub(crate) length: Duration,
     pub(crate) unit: String,

@@ -257,8 +257,8 @@ fn how_long_leases_last_follows_from_the_limit() {
         let text = in_fleet(&format!("{limit}, {FLEET}")).replace(FLEET, fleet);
         let declaration = Declaration::from_toml(&text).expect("valid");
         let limit = &declaration.canonical().sets[0].limits[0];
-        let (_, terms) = limit.lease_terms().expect("shared");
-        terms.length.as_millis()
+        let (_, quota) = limit.shared_quota().expect("shared");
+        quota.length.as_millis()
     };
     let automatic = |limit: &str| {
         let without = length(limit, FLEET);

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::declaration::compile::longest_nanos;
 use crate::declaration::limit::Limit;
-use crate::declaration::limit::fleet_lease::{FleetLease, LeaseTerms};
+use crate::declaration::limit::fleet_lease::{FleetLease, SharedQuota};
 use crate::limit::{Supply, automatic_length};
 
 impl Limit {
     /// How a validated limit is counted, if hosts share it.
-    pub(crate) fn lease_terms(&self) -> Option<(&FleetLease, LeaseTerms)> {
+    pub(crate) fn shared_quota(&self) -> Option<(&FleetLease, SharedQuota)> {
         let fleet = self.fleet.as_ref()?;
         let meant = self.canonical().per_window();
-        let terms = LeaseTerms {
+        let quota = SharedQuota {
             length: meant.lease_length(fleet),
             unit: meant.unit.clone().unwrap_or_else(|| "1".to_owned()),
             capacity: meant.capacity_units()?,
@@ -21,7 +21,7 @@ impl Limit {
             utc_offset_minutes: meant.utc_offset.unwrap_or_default().minutes,
             week_start: meant.week_start.unwrap_or_default(),
         };
-        Some((fleet, terms))
+        Some((fleet, quota))
     }
 
     /// How long units are leased for. This is a limit in canonical form and per window.
