@@ -10,14 +10,14 @@
 //! | a limit | [`Kind`], [`Scope`], [`LimitOptions`], [`Amount`], [`Align`], [`TimeZone`], [`Weekday`], [`Credit`], [`Adaptive`], [`FleetLease`], [`Outage`] |
 //!
 //! and what is learnt of declarations: the most that a limit admits ([`Bound`]), how two declarations differ
-//! ([`Difference`]), what a process does about a segment that was declared differently ([`OnMismatch`], [`Mismatch`],
+//! ([`Difference`]), how `limitctl edit` takes a value ([`ValueForm`]), what a process does about a segment that was declared differently ([`OnMismatch`], [`Mismatch`],
 //! [`MismatchOutcome`]), and what is wrong with a word that a person wrote ([`ParseError`]).
 
 pub use crate::api::segment::mismatch::{Mismatch, MismatchOutcome, OnMismatch};
 pub use crate::choices::{Kind, LockKind, Outage, Scope, WhenFull};
 pub use crate::declaration::{
     Adaptive, Align, Amount, Bound, Checkpoint, ClockSource, Credit, FleetLease, FleetOptions, LimitOptions,
-    SegmentOptions, TimeZone, Weekday,
+    SegmentOptions, TimeZone, ValueForm, Weekday,
 };
 pub use crate::error::Difference;
 pub use crate::words::ParseError;

@@ -12,11 +12,11 @@ use shmlimit::fleet::{Asked, Duty, Fleet};
 use thiserror::Error;
 
 use crate::exchange::Exchange;
-use shmlimit::debug_is_message;
 use crate::outages::{Outages, StoreEvent};
 use crate::store::client::{StoreClient, Timeouts};
 use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
+use shmlimit::debug_is_message;
 
 /// The longest that the thread sleeps before it checks whether to stop.
 const SLICE: Duration = Duration::from_millis(100);

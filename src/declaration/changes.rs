@@ -155,24 +155,13 @@ impl Limit {
             window: window.window,
             utc_offset: clock.utc_offset,
             time_zone: clock.time_zone.clone(),
-            burst: change.burst.clone(),
-            refund: change.refund,
-            rate: change.rate.clone(),
-            interval: change.interval,
-            lease: change.lease,
-            floor: change.floor.clone(),
-            ceiling: change.ceiling.clone(),
-            latency_limit: change.latency_limit,
-            near_limit: change.near_limit,
             // A batch is recorded in a hold, so a limit without holds cannot be given credit.
             credit: self
                 .credit
                 .as_ref()
                 .and(change.credit.clone())
                 .or(self.credit.clone()),
-            shadow: change.shadow,
-            fleet: change.fleet.clone(),
-            ..self.clone()
+            ..self.with_live_fields_of(change)
         }
     }
 }

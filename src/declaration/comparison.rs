@@ -2,28 +2,10 @@
 
 use toml::{Table, Value};
 
-use super::{Declaration, TimeZone};
+use super::{Declaration, Limit, TimeZone};
+use crate::declaration::toml_text::as_table;
 use crate::error::{Assignment, Difference};
 use crate::sorting::set_of;
-
-/// The fields that `limitctl edit` accepts.
-const ASSIGNABLE: [&str; 15] = [
-    "capacity",
-    "burst",
-    "rate",
-    "interval",
-    "floor",
-    "ceiling",
-    "window",
-    "lease",
-    "latency_limit",
-    "near_limit",
-    "refund",
-    "shadow",
-    "utc_offset",
-    "time_zone",
-    "batch",
-];
 
 impl Declaration {
     /// Each difference between this declaration and `in_segment`, the one that a segment holds.
@@ -77,7 +59,7 @@ fn comparable(canonical: &Declaration) -> Table {
     canonical.segment.checkpoint = None;
     canonical.segment.version = None;
     // Without the path, everything in a declaration is a number or Unicode, which a table always accepts.
-    Table::try_from(&canonical).unwrap_or_default()
+    as_table(&canonical)
 }
 
 /// A place in a declaration.
@@ -119,7 +101,8 @@ impl Location {
             Some(value) => value.to_string(),
             None => "none".to_owned(),
         };
-        ASSIGNABLE.contains(&self.field.as_str()).then(|| Assignment {
+        let is_editable = Limit::editable_fields().any(|(field, _)| field == self.field);
+        is_editable.then(|| Assignment {
             set: set.clone(),
             limit: limit.clone(),
             text: format!("{}={value}", self.field),

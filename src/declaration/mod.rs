@@ -27,6 +27,7 @@ pub use limit::amount::Amount;
 pub(crate) use limit::amount::{InvalidAmount, Scale};
 pub use limit::bound::Bound;
 pub use limit::credit::Credit;
+pub use limit::fields::ValueForm;
 pub use limit::fleet_lease::FleetLease;
 pub use limit::limit_options::LimitOptions;
 pub use limit::time_zone::TimeZone;

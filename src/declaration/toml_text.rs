@@ -4,6 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
+use serde::Serialize;
+use toml::Table;
+
 use super::{Declaration, known_fields};
 use crate::error::DeclarationError;
 
@@ -79,4 +82,10 @@ impl Declaration {
             given: format!("{:?}", self.segment.path),
         })
     }
+}
+
+/// What TOML writes of something; empty if that fails. Goes by the text: a second serializer is thirty kilobytes of a program.
+pub(super) fn as_table(value: &impl Serialize) -> Table {
+    let text = toml::to_string(value).unwrap_or_default();
+    text.parse().unwrap_or_default()
 }

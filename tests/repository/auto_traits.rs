@@ -61,7 +61,7 @@ fn every_public_type_of_a_module_survives_threads_and_panics() {
     let named = each_survives!(shmlimit::declare:
         Adaptive, Align, Amount, Bound, Checkpoint, ClockSource, Credit, Difference, FleetLease, FleetOptions, Kind,
         LimitOptions, LockKind, Mismatch, MismatchOutcome, OnMismatch, Outage, ParseError, SegmentOptions, TimeZone,
-        Scope, Weekday, WhenFull,
+        Scope, ValueForm, Weekday, WhenFull,
     );
     assert_complete("src/declare.rs", &[], &named);
     let named = each_survives!(shmlimit::snapshot:

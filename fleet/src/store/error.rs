@@ -3,10 +3,10 @@
 use shmlimit::fleet::{NamedProblem, StoreProblem};
 use thiserror::Error;
 
-use shmlimit::debug_is_message;
 use crate::store::address::AddressError;
 use crate::store::credentials::CredentialsError;
 use crate::terms::TermsError;
+use shmlimit::debug_is_message;
 
 /// Why the store gave no answer. No message contains a password.
 #[derive(Clone, Error, PartialEq, Eq)]

@@ -38,6 +38,8 @@ pub struct Credit {
 }
 
 /// The word for automatic batch sizes.
+/// The field of a table of credit that `limitctl edit` changes.
+pub(super) const BATCH: &str = "batch";
 const AUTO: &str = "auto";
 
 impl Credit {
@@ -96,8 +98,7 @@ impl Credit {
     /// The same with every default written out.
     pub(in crate::declaration) fn canonical(&self) -> Self {
         Self {
-            // No valid value comes near the end of TOML's integers, but invalid ones must be written too.
-            batch: self.batch.map(|units| units.min(i64::MAX as u64)),
+            batch: self.batch,
             window_coupled: match self.batch {
                 Some(_) => Some(self.window_coupled.unwrap_or_default()),
                 None => self.window_coupled,
@@ -121,7 +122,8 @@ impl Serialize for Credit {
             // Together with `window_coupled` it is invalid, and written only to report that.
             None => serializer.serialize_str(AUTO),
             Some(batch) => CreditTable {
-                batch,
+                // No valid value comes near the end of TOML's integers, but invalid ones must be written too.
+                batch: batch.min(i64::MAX as u64),
                 window_coupled: self.window_coupled,
             }
             .serialize(serializer),

@@ -1,11 +1,13 @@
 //! A limit, as it is declared.
 
 pub(super) mod adaptive;
+pub(super) mod algorithm;
 pub(super) mod amount;
 pub(super) mod bound;
 pub(super) mod by_rate;
 pub(super) mod checks;
 pub(super) mod credit;
+pub(super) mod fields;
 pub(super) mod fleet_lease;
 pub(super) mod lease_length;
 pub(super) mod limit_options;
@@ -15,207 +17,14 @@ mod scope;
 pub(super) mod time_zone;
 pub(super) mod window;
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
-use crate::choices::{Kind, Scope};
-use crate::words::words;
+use crate::choices::Kind;
 use adaptive::Adaptive;
+pub use algorithm::{Algorithm, Align};
 use amount::{Amount, InvalidAmount, Scale};
-use credit::Credit;
-use fleet_lease::FleetLease;
+pub use fields::Limit;
 use prefix::Prefix;
 use time_zone::TimeZone;
 use window::{UtcOffset, Weekday, Window};
-
-/// How a calls or rate limit decides. `gcra` by default.
-///
-/// | what is limited | which one | why |
-/// |---|---|---|
-/// | calls to a provider that counts a sliding window ("10 in any 2 seconds") | [`SlidingWindow`](Self::SlidingWindow) | it never admits more than the capacity in any window |
-/// | the same, with too many calls to log each (beyond 65,536 in a window), or with so many keys that 2 KiB for each [is too much](crate::Declaration::memory) | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and you declare what passes at once |
-/// | calls to a provider that has a token bucket, or says "requests per minute, with bursts" | [`TokenBucket`](Self::TokenBucket) with its numbers | it is the same rule |
-/// | a server of your own | [`Gcra`](Self::Gcra) with a burst that the server can take at once; a concurrency limit beside it | cheap, smooth, and [`retry_after`](crate::Verdict::retry_after) is exact |
-/// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`] and its [time zone](Limit::time_zone) | it starts again at midnight, as the bill does |
-/// | many keys with large capacities, roughly | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | its state does not grow with the capacity |
-///
-/// [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket) and [`LeakyBucket`](Self::LeakyBucket) are one rule with
-/// one state, and admit the same for the same capacity, window and burst. Each name matches what its users expect:
-///
-/// | name | what the parameters are called elsewhere |
-/// |---|---|
-/// | [`Gcra`](Self::Gcra) | a rate, and a burst tolerance |
-/// | [`TokenBucket`](Self::TokenBucket) | tokens that are refilled at a rate, up to the size of the bucket |
-/// | [`LeakyBucket`](Self::LeakyBucket) | a bucket that drains at a rate, and its size: [`Limit::leaky_bucket`] takes these |
-///
-/// So a live limit can be [changed](crate::Segment::apply) from one of these to another and keeps what was used.
-///
-/// # What comes back
-///
-/// What a request reserved and did not use comes back when it is [settled](crate::Permit::settle) or
-/// [cancelled](crate::Reservation::cancel), unless the limit says [`refund(false)`](Limit::refund):
-///
-/// | algorithm | comes back |
-/// |---|---|
-/// | [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket), [`LeakyBucket`](Self::LeakyBucket) | except for what time has replenished since |
-/// | [`FixedWindow`](Self::FixedWindow), including calendar windows | until the window in which it was charged ends |
-/// | [`SlidingWindow`](Self::SlidingWindow) | for one window after it was charged, if at most a [few dozen](Limit::entries) charges are remembered before it, or after it; otherwise nothing |
-/// | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | while the sub-window in which it was charged still counts; from the oldest, only the share that counts |
-///
-/// So a rate with a [unit](Limit::unit) in a calendar window is a hard budget of money: reserve the most that a call
-/// may cost, and settle what it did cost.
-///
-/// ```
-/// # use shmlimit::{Algorithm, Declaration, Limit, Segment, SetDeclaration, Window};
-/// # let directory = tempfile::tempdir()?;
-/// let dollars = Limit::rate("dollars", "20.00", Window::Day).unit("0.01").algorithm(Algorithm::FixedWindow);
-/// # let declaration = Declaration::new().add_set(SetDeclaration::new("model").add_limit(dollars));
-/// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-/// let model = segment.set("model")?;
-/// let at_most = model.request().with("dollars", 1_500)?; // in cents
-/// let mut first = at_most.try_permit()?;
-/// assert!(!at_most.try_acquire()?.is_admitted(), "more than 20 dollars might be spent");
-/// first.settle([("dollars", 225)])?;
-/// assert!(at_most.try_acquire()?.is_admitted());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # What is admitted
-///
-/// [`Limit::bound`] gives the most that each admits in any stretch of time as long as one window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// Theoretical arrival time: capacity per window, replenished continuously, up to the burst at once. At most
-    /// capacity + burst - 1 in any window.
-    #[default]
-    Gcra,
-    /// A bucket that refills continuously, up to the burst. At most capacity + burst - 1 in any window.
-    TokenBucket,
-    /// A bucket that drains continuously and refuses what would overflow it. At most capacity + burst - 1 in any
-    /// window.
-    LeakyBucket,
-    /// A counter per window. Twice the capacity may pass across a boundary.
-    FixedWindow,
-    /// A log of what was taken. At most the capacity in any window. With more requests in a window than the log has
-    /// [entries](Limit::entries), units come back late, by up to a 1024th of the window, or a 64th for a key.
-    SlidingWindow,
-    /// Sub-windows, the oldest weighted by the share of it that remains: cheap at any capacity. They begin at
-    /// multiples of their length since the Unix epoch, by the wall clock at the creation of the segment. At most
-    /// 2 x capacity - 1 in any window, and the capacity in any stretch shorter by a sub-window. `retry_after` may
-    /// exceed the window by up to one sub-window, depending on where the instant falls between their boundaries.
-    SlidingWindowCounter,
-}
-
-words!(Algorithm, "an algorithm", {
-    Gcra = "gcra",
-    TokenBucket = "token_bucket",
-    LeakyBucket = "leaky_bucket",
-    FixedWindow = "fixed_window",
-    SlidingWindow = "sliding_window",
-    SlidingWindowCounter = "sliding_window_counter",
-});
-
-impl Algorithm {
-    /// Whether it is one of the three names of the backlog rule, which has a burst apart from its capacity.
-    pub(super) fn keeps_backlog(self) -> bool {
-        matches!(self, Self::Gcra | Self::TokenBucket | Self::LeakyBucket)
-    }
-}
-
-/// Where the windows of a fixed window start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Align {
-    /// At multiples of the window since the Unix epoch.
-    #[default]
-    Utc,
-    /// At the first use after the last window ended.
-    FirstUse,
-}
-
-words!(Align, "an alignment", {
-    Utc = "utc",
-    FirstUse = "first_use",
-});
-
-/// A limit of a [`SetDeclaration`](crate::SetDeclaration).
-///
-/// Construct a limit by its kind, then change what has a default. Nothing is checked until the declaration is used or
-/// [validated](crate::Declaration::validate); every error then names the limit, the field and what to do.
-///
-/// ```
-/// use std::time::Duration;
-/// use shmlimit::declare::Amount;
-/// use shmlimit::{Algorithm, Limit, Window};
-///
-/// let minute = Duration::from_secs(60);
-/// let requests = Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow);
-/// let tokens = Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket).burst(500_000);
-/// let in_flight = Limit::concurrency("in_flight", 64);
-/// let dollars = Limit::budget("dollars", "99.95", Window::Month).unit("0.01").utc_offset_minutes(330);
-/// let anything = Limit::calls("anything", Amount::Unlimited, minute);
-/// ```
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-// Read and written through `by_rate`.
-#[serde(deny_unknown_fields, remote = "Self")]
-#[must_use]
-pub struct Limit {
-    pub(super) name: String,
-    pub(super) kind: Kind,
-    #[serde(default = "Amount::absent")]
-    pub(super) capacity: Amount,
-    // Ray's terms for a leaky bucket: `rate` per `interval`, with the bucket as the capacity.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rate: Option<Amount>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) interval: Option<Window>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unit: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) window: Option<Window>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) algorithm: Option<Algorithm>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) burst: Option<Amount>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) align: Option<Align>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) utc_offset: Option<UtcOffset>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) week_start: Option<Weekday>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) buckets: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) entries: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) refund: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) lease: Option<Window>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) adaptive: Option<Adaptive>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) floor: Option<Amount>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ceiling: Option<Amount>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) latency_limit: Option<Window>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) near_limit: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) shadow: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) prefix: Option<Prefix>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) credit: Option<Credit>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) fleet: Option<FleetLease>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) time_zone: Option<TimeZone>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) scope: Option<Scope>,
-}
 
 impl Limit {
     /// A limit of `capacity` calls per window. A request takes one unless it names more.
@@ -279,33 +88,8 @@ impl Limit {
 
     fn new(name: String, kind: Kind, capacity: Amount, window: Option<Window>) -> Self {
         Self {
-            name,
-            kind,
-            capacity,
-            rate: None,
-            interval: None,
-            unit: None,
             window,
-            algorithm: None,
-            burst: None,
-            align: None,
-            utc_offset: None,
-            week_start: None,
-            buckets: None,
-            entries: None,
-            refund: None,
-            lease: None,
-            adaptive: None,
-            floor: None,
-            ceiling: None,
-            latency_limit: None,
-            near_limit: None,
-            shadow: None,
-            prefix: None,
-            credit: None,
-            fleet: None,
-            time_zone: None,
-            scope: None,
+            ..Self::without_options(name, kind, capacity)
         }
     }
 
@@ -619,53 +403,4 @@ impl Limit {
             Amount::Unlimited => Ok(None),
         }
     }
-}
-
-/// Shows what is declared, and the [bound](Limit::bound) that follows from it.
-impl fmt::Debug for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at_most = self.bound().map(|at_most| at_most.to_string());
-        let declared: [(&str, Option<&dyn fmt::Debug>); 24] = [
-            ("rate", shown(&self.rate)),
-            ("interval", shown(&self.interval)),
-            ("unit", shown(&self.unit)),
-            ("window", shown(&self.window)),
-            ("algorithm", shown(&self.algorithm)),
-            ("burst", shown(&self.burst)),
-            ("align", shown(&self.align)),
-            ("utc_offset", shown(&self.utc_offset)),
-            ("time_zone", shown(&self.time_zone)),
-            ("week_start", shown(&self.week_start)),
-            ("buckets", shown(&self.buckets)),
-            ("entries", shown(&self.entries)),
-            ("refund", shown(&self.refund)),
-            ("lease", shown(&self.lease)),
-            ("adaptive", shown(&self.adaptive)),
-            ("floor", shown(&self.floor)),
-            ("ceiling", shown(&self.ceiling)),
-            ("latency_limit", shown(&self.latency_limit)),
-            ("near_limit", shown(&self.near_limit)),
-            ("shadow", shown(&self.shadow)),
-            ("prefix", shown(&self.prefix)),
-            ("credit", shown(&self.credit)),
-            ("fleet", shown(&self.fleet)),
-            ("scope", shown(&self.scope)),
-        ];
-        let mut written = f.debug_struct("Limit");
-        written.field("name", &self.name).field("kind", &self.kind);
-        written.field("capacity", &self.capacity);
-        for (name, value) in declared {
-            if let Some(value) = value {
-                written.field(name, value);
-            }
-        }
-        if let Some(at_most) = &at_most {
-            written.field("bound", at_most);
-        }
-        written.finish()
-    }
-}
-
-fn shown(field: &Option<impl fmt::Debug>) -> Option<&dyn fmt::Debug> {
-    field.as_ref().map(|value| value as &dyn fmt::Debug)
 }

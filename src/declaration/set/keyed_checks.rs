@@ -70,11 +70,7 @@ impl SetDeclaration {
             limit: Some(&overall.name),
             ..*place
         };
-        Err(DeclarationError::Misplaced {
-            place: place.field("scope"),
-            given: written(&overall.scope).unwrap_or_default(),
-            advice: advice.to_owned(),
-        })
+        Err(overall.misplaced(&place, "scope", advice))
     }
 
     /// Requires the prefixes of the limits to fit the set and one another. Each has been checked by itself.
@@ -90,18 +86,17 @@ impl SetDeclaration {
             };
             let Some(prefix) = limit.prefix else { continue };
             if self.keyed.is_none() {
-                return Err(DeclarationError::Misplaced {
-                    place: place.field("prefix"),
-                    given: written(&limit.prefix).unwrap_or_default(),
-                    advice: "only the keys of a keyed set are addresses; remove it, or declare the set with \
-                             keyed = { max_keys = 100_000 }"
-                        .to_owned(),
-                });
+                return Err(limit.misplaced(
+                    &place,
+                    "prefix",
+                    "only the keys of a keyed set are addresses; remove it, or declare the set with \
+                     keyed = { max_keys = 100_000 }",
+                ));
             }
             if let Some((other, named)) = distinct.iter().find(|(other, _)| !other.nests_with(&prefix)) {
                 return Err(DeclarationError::Value {
                     place: place.field("prefix"),
-                    given: written(&limit.prefix).unwrap_or_default(),
+                    given: written(limit, "prefix"),
                     problem: format!(
                         "is longer than that of limit {:?}, /{} and /{}, for one family of addresses and shorter for \
                          the other: make it longer for both, or shorter for both",

@@ -15,6 +15,7 @@ use crate::engine::terms::plan::{
 };
 use crate::error::{DeclarationError, Difference};
 use crate::limit::RuleOperations;
+use crate::sorting::map_of;
 
 const MAX_TIERS: u64 = 255;
 const MAX_WEIGHT: u64 = 1_000;
@@ -184,24 +185,22 @@ impl SetDeclaration {
             limit: Some(&limit.name),
             ..*place
         };
-        let misplaced = |field, given: Option<String>, advice: &str| {
+        let misplaced = |field, advice: &str| {
             Err(DeclarationError::Misplaced {
                 place: place.field(field),
-                given: given.unwrap_or_default(),
+                given: written(change, field),
                 advice: advice.to_owned(),
             })
         };
         if limit.is_overall() {
             return misplaced(
                 "capacity",
-                written(&change.capacity),
                 "all keys have the limit together, whatever their tiers; remove it, or `scope` of the limit",
             );
         }
         if limit.adaptive.is_some() {
             return misplaced(
                 "capacity",
-                written(&change.capacity),
                 "an adaptive capacity finds itself, for each key by itself; remove it",
             );
         }
@@ -209,7 +208,6 @@ impl SetDeclaration {
         if is_unlimited(&limit.capacity) || change.capacity.as_ref().is_some_and(is_unlimited) {
             return misplaced(
                 "capacity",
-                written(&change.capacity),
                 "what is unlimited counts nothing, so no tier can begin or end to be; declare a capacity that is never \
                  reached",
             );
@@ -221,7 +219,6 @@ impl SetDeclaration {
         {
             return misplaced(
                 "window",
-                written(&change.window),
                 "a window of the calendar is the same for all tiers; remove it",
             );
         }
@@ -330,7 +327,7 @@ impl SetDeclaration {
             Tier {
                 name: tier.name.clone(),
                 weight: tier.weight.filter(|weight| *weight != DEFAULT_WEIGHT),
-                limits: limits.collect(),
+                limits: map_of(limits),
             }
         };
         self.tiers.iter().map(canonical).collect()

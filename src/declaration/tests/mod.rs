@@ -2,8 +2,10 @@
 
 mod apply_tests;
 mod errors_tests;
+
 mod fleet_tests;
 mod keyed_tests;
+mod limit_fields_tests;
 mod meaning_tests;
 mod plans_tests;
 mod random_tests;

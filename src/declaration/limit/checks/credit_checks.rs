@@ -1,7 +1,6 @@
 //! What credit requires of its limit and its set.
 
 use crate::choices::Kind;
-use crate::declaration::limit::checks::written;
 use crate::declaration::limit::credit::Credit;
 use crate::declaration::limit::{Algorithm, Limit};
 use crate::declaration::location::{Location, check_range};
@@ -19,13 +18,7 @@ impl SetDeclaration {
             limit: Some(&limit.name),
             ..*place
         };
-        let misplaced = |advice: &str| {
-            Err(DeclarationError::Misplaced {
-                place: place.field("credit"),
-                given: written(&limit.credit).unwrap_or_default(),
-                advice: advice.to_owned(),
-            })
-        };
+        let misplaced = |advice: &str| Err(limit.misplaced(&place, "credit", advice));
         if self.limits.len() > 1 {
             return misplaced(
                 "a set with credit has one limit, because a request of several is decided in one step under the lock; \
@@ -101,14 +94,8 @@ impl Limit {
             return Ok(());
         };
         let demand = |holds: bool, advice: &str| {
-            if holds {
-                return Ok(());
-            }
-            Err(DeclarationError::Misplaced {
-                place: place.field("credit"),
-                given: written(&self.credit).unwrap_or_default(),
-                advice: advice.to_owned(),
-            })
+            let misplaced = || self.misplaced(place, "credit", advice);
+            holds.then_some(()).ok_or_else(misplaced)
         };
         demand(
             matches!(self.kind, Kind::Calls | Kind::Rate),

@@ -10,9 +10,11 @@ use serde::Serialize;
 use crate::choices::Kind;
 use crate::declaration::limit::adaptive::Adaptive;
 use crate::declaration::limit::amount::Amount;
+use crate::declaration::limit::time_zone::TimeZone;
 use crate::declaration::limit::window::{UtcOffset, Window};
 use crate::declaration::limit::{Algorithm, Limit};
 use crate::declaration::location::{Location, check_range};
+use crate::declaration::toml_text::as_table;
 use crate::error::DeclarationError;
 use crate::units::nanos_from_duration;
 
@@ -37,173 +39,174 @@ impl Limit {
         let by_rate = self.rate.is_some() || self.interval.is_some();
         let calendar = self.window.is_some_and(Window::is_calendar);
 
-        let demand = |field, given: Option<String>, belongs: bool, advice: &str| match given {
-            Some(given) if !belongs => Err(DeclarationError::Misplaced {
-                place: place.field(field),
-                given,
-                advice: advice.to_owned(),
-            }),
-            _ => Ok(()),
-        };
-        demand(
-            "unit",
-            written(&self.unit),
-            scaled,
-            "calls and concurrency are counted in ones; remove it, or declare kind = \"rate\"",
-        )?;
-        demand(
-            "algorithm",
-            written(&self.algorithm),
-            chooses || (self.kind == Kind::Budget && self.algorithm == Some(Algorithm::FixedWindow)),
-            "a concurrency limit has no algorithm and a budget counts in a fixed window; remove it",
-        )?;
-        demand(
-            "rate",
-            written(&self.rate),
-            leaky,
-            "only a leaky bucket has a `rate` per `interval`; remove both and declare `capacity` per `window`, or \
-             declare algorithm = \"leaky_bucket\"",
-        )?;
-        demand(
-            "interval",
-            written(&self.interval),
-            leaky,
-            "only a leaky bucket has a `rate` per `interval`; declare `window`, or algorithm = \"leaky_bucket\"",
-        )?;
-        demand(
-            "window",
-            written(&self.window),
-            windowed,
-            "a concurrency limit counts what is held now, over no window; remove it, or declare kind = \"calls\"",
-        )?;
-        demand(
-            "window",
-            written(&self.window),
-            !by_rate,
-            "`rate` per `interval` says already how fast the bucket drains; remove it, or remove both",
-        )?;
-        demand(
-            "window",
-            written(&self.window),
-            !calendar || fixed,
-            "only a fixed window follows the calendar; declare algorithm = \"fixed_window\", or a length such as \
-             \"24h\"",
-        )?;
-        demand(
-            "burst",
-            written(&self.burst),
-            algorithm.is_some_and(Algorithm::keeps_backlog),
-            "only gcra, token_bucket and leaky_bucket have a burst; remove it, or declare one of them",
-        )?;
-        demand(
-            "burst",
-            written(&self.burst),
-            !by_rate,
-            "beside `rate` per `interval`, `capacity` is the size of the bucket; remove it",
-        )?;
-        demand(
-            "align",
-            written(&self.align),
-            fixed && !calendar,
-            "only fixed windows and budgets with a length of time are aligned; remove it, or declare algorithm = \
-             \"fixed_window\" with a window such as \"60s\"",
-        )?;
-        demand(
-            "utc_offset",
-            written(&self.utc_offset),
-            calendar,
-            "only calendar windows have an offset from UTC; remove it, or declare a window such as \
-             \"calendar:day\"",
-        )?;
-        demand(
-            "time_zone",
-            self.time_zone.as_ref().map(|zone| format!("{:?}", zone.name())),
-            calendar,
-            "only calendar windows are of a time zone; remove it, or declare a window such as \"calendar:day\"",
-        )?;
-        demand(
-            "utc_offset",
-            written(&self.utc_offset),
-            self.time_zone.is_none(),
-            "a time zone says what the offset is at any time; remove one of them",
-        )?;
-        demand(
-            "week_start",
-            written(&self.week_start),
-            self.window == Some(Window::Week),
-            "only weeks start on a weekday; remove it, or declare window = \"calendar:week\"",
-        )?;
-        demand(
-            "buckets",
-            written(&self.buckets),
-            algorithm == Some(Algorithm::SlidingWindowCounter),
-            "only a sliding_window_counter has buckets; remove it, or declare that algorithm",
-        )?;
-        demand(
-            "entries",
-            written(&self.entries),
-            algorithm == Some(Algorithm::SlidingWindow),
-            "only a sliding_window has entries; remove it, or declare that algorithm",
-        )?;
-        demand(
-            "refund",
-            written(&self.refund),
-            chooses,
-            "what a concurrency limit lent always comes back, and a budget takes nothing in advance; remove it, or declare kind \
-             = \"rate\"",
-        )?;
-        demand(
-            "refund",
-            written(&self.refund),
-            self.refund != Some(true) || !self.keeps_windows_charged(),
-            "what processes draw in advance from a window, or hosts count together in one, stays charged; remove it, or \
-             `credit` or `fleet`, or declare algorithm = \"gcra\", \"token_bucket\" or \"leaky_bucket\"",
-        )?;
-        demand(
-            "lease",
-            written(&self.lease),
-            !windowed,
-            "only a concurrency limit is lent; remove it, or declare kind = \"concurrency\"",
-        )?;
-        demand(
-            "lease",
-            written(&self.lease),
-            !self.lease.is_some_and(Window::is_calendar),
-            "a lease is a length of time, such as \"30s\"",
-        )?;
-        demand(
-            "adaptive",
-            written(&self.adaptive),
-            !windowed,
-            "only the capacity of a concurrency limit adapts; remove it, or declare kind = \"concurrency\"",
-        )?;
-        for (field, given) in [("floor", &self.floor), ("ceiling", &self.ceiling)] {
-            demand(
-                field,
-                written(given),
+        // A field, whether it has an effect, and what to do if it has none.
+        let rules = [
+            (
+                "unit",
+                scaled,
+                "calls and concurrency are counted in ones; remove it, or declare kind = \"rate\"",
+            ),
+            (
+                "algorithm",
+                chooses || (self.kind == Kind::Budget && self.algorithm == Some(Algorithm::FixedWindow)),
+                "a concurrency limit has no algorithm and a budget counts in a fixed window; remove it",
+            ),
+            (
+                "rate",
+                leaky,
+                "only a leaky bucket has a `rate` per `interval`; remove both and declare `capacity` per `window`, or \
+                 declare algorithm = \"leaky_bucket\"",
+            ),
+            (
+                "interval",
+                leaky,
+                "only a leaky bucket has a `rate` per `interval`; declare `window`, or algorithm = \"leaky_bucket\"",
+            ),
+            (
+                "window",
+                windowed,
+                "a concurrency limit counts what is held now, over no window; remove it, or declare kind = \"calls\"",
+            ),
+            (
+                "window",
+                !by_rate,
+                "`rate` per `interval` says already how fast the bucket drains; remove it, or remove both",
+            ),
+            (
+                "window",
+                !calendar || fixed,
+                "only a fixed window follows the calendar; declare algorithm = \"fixed_window\", or a length such as \
+                 \"24h\"",
+            ),
+            (
+                "burst",
+                algorithm.is_some_and(Algorithm::keeps_backlog),
+                "only gcra, token_bucket and leaky_bucket have a burst; remove it, or declare one of them",
+            ),
+            (
+                "burst",
+                !by_rate,
+                "beside `rate` per `interval`, `capacity` is the size of the bucket; remove it",
+            ),
+            (
+                "align",
+                fixed && !calendar,
+                "only fixed windows and budgets with a length of time are aligned; remove it, or declare algorithm = \
+                 \"fixed_window\" with a window such as \"60s\"",
+            ),
+            (
+                "utc_offset",
+                calendar,
+                "only calendar windows have an offset from UTC; remove it, or declare a window such as \
+                 \"calendar:day\"",
+            ),
+            (
+                "time_zone",
+                calendar,
+                "only calendar windows are of a time zone; remove it, or declare a window such as \"calendar:day\"",
+            ),
+            (
+                "utc_offset",
+                self.time_zone.is_none(),
+                "a time zone says what the offset is at any time; remove one of them",
+            ),
+            (
+                "week_start",
+                self.window == Some(Window::Week),
+                "only weeks start on a weekday; remove it, or declare window = \"calendar:week\"",
+            ),
+            (
+                "buckets",
+                algorithm == Some(Algorithm::SlidingWindowCounter),
+                "only a sliding_window_counter has buckets; remove it, or declare that algorithm",
+            ),
+            (
+                "entries",
+                algorithm == Some(Algorithm::SlidingWindow),
+                "only a sliding_window has entries; remove it, or declare that algorithm",
+            ),
+            (
+                "refund",
+                chooses,
+                "what a concurrency limit lent always comes back, and a budget takes nothing in advance; remove it, or declare kind \
+                 = \"rate\"",
+            ),
+            (
+                "refund",
+                self.refund != Some(true) || !self.keeps_windows_charged(),
+                "what processes draw in advance from a window, or hosts count together in one, stays charged; remove it, or \
+                 `credit` or `fleet`, or declare algorithm = \"gcra\", \"token_bucket\" or \"leaky_bucket\"",
+            ),
+            (
+                "lease",
+                !windowed,
+                "only a concurrency limit is lent; remove it, or declare kind = \"concurrency\"",
+            ),
+            (
+                "lease",
+                !self.lease.is_some_and(Window::is_calendar),
+                "a lease is a length of time, such as \"30s\"",
+            ),
+            (
+                "adaptive",
+                !windowed,
+                "only the capacity of a concurrency limit adapts; remove it, or declare kind = \"concurrency\"",
+            ),
+            (
+                "floor",
                 self.adaptive.is_some(),
                 "only an adaptive capacity moves; remove it, or declare adaptive = \"aimd\", \"gradient\" or \
                  \"vegas\"",
-            )?;
+            ),
+            (
+                "ceiling",
+                self.adaptive.is_some(),
+                "only an adaptive capacity moves; remove it, or declare adaptive = \"aimd\", \"gradient\" or \
+                 \"vegas\"",
+            ),
+            (
+                "latency_limit",
+                self.adaptive == Some(Adaptive::Aimd),
+                "only aimd goes by a latency that is declared; remove it, or declare adaptive = \"aimd\"",
+            ),
+            (
+                "latency_limit",
+                !self.latency_limit.is_some_and(Window::is_calendar),
+                "a latency is a length of time, such as \"2s\"",
+            ),
+            (
+                "prefix",
+                windowed,
+                "what is lent comes back to one key, not to its networks; remove it, or declare kind = \"calls\"",
+            ),
+        ];
+        let is_declared = |field| self.declared_options().any(|(name, _)| name == field);
+        for (field, has_effect, advice) in rules {
+            if !has_effect && is_declared(field) {
+                return Err(self.misplaced(place, field, advice));
+            }
         }
-        demand(
-            "latency_limit",
-            written(&self.latency_limit),
-            self.adaptive == Some(Adaptive::Aimd),
-            "only aimd goes by a latency that is declared; remove it, or declare adaptive = \"aimd\"",
-        )?;
-        demand(
-            "latency_limit",
-            written(&self.latency_limit),
-            !self.latency_limit.is_some_and(Window::is_calendar),
-            "a latency is a length of time, such as \"2s\"",
-        )?;
-        demand(
-            "prefix",
-            written(&self.prefix),
-            windowed,
-            "what is lent comes back to one key, not to its networks; remove it, or declare kind = \"calls\"",
-        )
+        Ok(())
+    }
+
+    /// A field that is declared and must not be.
+    pub(in crate::declaration) fn misplaced(
+        &self,
+        place: &Location<'_>,
+        field: &str,
+        advice: &str,
+    ) -> DeclarationError {
+        // The offsets of a zone are nothing to read.
+        let named = self.time_zone.as_ref().map(|zone| TimeZone::named(zone.name()));
+        let shown = Self {
+            time_zone: named,
+            ..self.clone()
+        };
+        DeclarationError::Misplaced {
+            place: place.field(field),
+            given: written(&shown, field),
+            advice: advice.to_owned(),
+        }
     }
 
     fn check_fields_are_there(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
@@ -326,8 +329,8 @@ impl Limit {
     }
 }
 
-/// A field as TOML writes it.
-pub(in crate::declaration) fn written(field: &Option<impl Serialize>) -> Option<String> {
-    let value = toml::Value::try_from(field.as_ref()?);
-    Some(value.map_or_else(|error| error.to_string(), |value| value.to_string()))
+/// A field as TOML writes it; empty if it is not declared.
+pub(in crate::declaration) fn written(of: &impl Serialize, field: &str) -> String {
+    let table = as_table(of);
+    table.get(field).map(ToString::to_string).unwrap_or_default()
 }

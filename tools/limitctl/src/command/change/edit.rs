@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
-use shmlimit::declare::Amount;
-use shmlimit::{Declaration, Error, RequestError, Window};
+use shmlimit::declare::{Amount, ValueForm};
+use shmlimit::{Declaration, Error, Limit, RequestError, Window};
 use toml::{Table, Value};
 
 use crate::arguments::SegmentPath;
@@ -65,34 +65,6 @@ struct Assignment {
     /// `None` to remove the field.
     value: Option<Value>,
 }
-
-/// The kind of value that a field holds.
-#[derive(Clone, Copy)]
-enum Form {
-    Amount,
-    Time,
-    Percentage,
-    Truth,
-    Word,
-}
-
-const FIELDS: [(&str, Form); 15] = [
-    ("capacity", Form::Amount),
-    ("burst", Form::Amount),
-    ("rate", Form::Amount),
-    ("interval", Form::Time),
-    ("floor", Form::Amount),
-    ("ceiling", Form::Amount),
-    ("window", Form::Time),
-    ("lease", Form::Time),
-    ("latency_limit", Form::Time),
-    ("near_limit", Form::Percentage),
-    ("refund", Form::Truth),
-    ("shadow", Form::Truth),
-    ("utc_offset", Form::Word),
-    ("time_zone", Form::Word),
-    (BATCH, Form::Amount),
-];
 
 /// A field within `credit`, which the word `auto` replaces as a whole.
 const BATCH: &str = "batch";
@@ -239,8 +211,8 @@ fn assignment(text: &str) -> Result<Assignment, String> {
     let (field, value) = text
         .split_once('=')
         .ok_or("the value is missing: write FIELD=VALUE, such as capacity=200")?;
-    let Some((_, form)) = FIELDS.iter().find(|(name, _)| *name == field) else {
-        let names: Vec<&str> = FIELDS.iter().map(|(name, _)| *name).collect();
+    let Some((_, form)) = Limit::editable_fields().find(|(name, _)| *name == field) else {
+        let names: Vec<&str> = Limit::editable_fields().map(|(name, _)| name).collect();
         return Err(format!(
             "`{field}` is no field that can change in place: there are {}",
             names.join(", ")
@@ -251,35 +223,34 @@ fn assignment(text: &str) -> Result<Assignment, String> {
         value: if value == "none" {
             None
         } else {
-            Some(form.read(value)?)
+            Some(read(form, value)?)
         },
     })
 }
 
-impl Form {
-    fn read(self, text: &str) -> Result<Value, String> {
-        match self {
-            Self::Amount => {
-                // The declaration explains anything that is not an amount.
-                let amount = text
-                    .replace('_', "")
-                    .parse()
-                    .unwrap_or_else(|_| Amount::from(text));
-                Value::try_from(amount).map_err(|error| error.to_string())
-            }
-            Self::Time => {
-                text.parse::<Window>().map_err(|error| error.to_string())?;
-                Ok(Value::from(text))
-            }
-            Self::Percentage => match text.trim_end_matches('%').parse::<u32>() {
-                Ok(percent) => Ok(Value::from(i64::from(percent))),
-                Err(_) => Err("write a whole percentage, such as 80".to_owned()),
-            },
-            Self::Truth => match text.parse::<bool>() {
-                Ok(truth) => Ok(Value::from(truth)),
-                Err(_) => Err("write true or false".to_owned()),
-            },
-            Self::Word => Ok(Value::from(text)),
+/// A value in the form of its field.
+fn read(form: ValueForm, text: &str) -> Result<Value, String> {
+    match form {
+        ValueForm::Amount => {
+            // The declaration explains anything that is not an amount.
+            let amount = text
+                .replace('_', "")
+                .parse()
+                .unwrap_or_else(|_| Amount::from(text));
+            Value::try_from(amount).map_err(|error| error.to_string())
         }
+        ValueForm::Time => {
+            text.parse::<Window>().map_err(|error| error.to_string())?;
+            Ok(Value::from(text))
+        }
+        ValueForm::Percentage => match text.trim_end_matches('%').parse::<u32>() {
+            Ok(percent) => Ok(Value::from(i64::from(percent))),
+            Err(_) => Err("write a whole percentage, such as 80".to_owned()),
+        },
+        ValueForm::Truth => match text.parse::<bool>() {
+            Ok(truth) => Ok(Value::from(truth)),
+            Err(_) => Err("write true or false".to_owned()),
+        },
+        _ => Ok(Value::from(text)),
     }
 }
