@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// What `--fleet` takes for a store that the demonstration starts itself.
 pub const OWN_STORE: &str = "auto";
 
-/// Into so many phases the time is divided.
+/// The number of phases that the run is divided into.
 const PHASES: [&str; 4] = [
     "as it should be",
     "a worker killed",

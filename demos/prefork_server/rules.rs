@@ -14,7 +14,7 @@ use crate::Failure;
 pub struct Rule {
     pub name: String,
     pub kind: Kind,
-    /// None where it is unlimited.
+    /// `None` if it is unlimited.
     #[serde(deserialize_with = "amount")]
     pub capacity: Option<u64>,
     #[serde(default, deserialize_with = "amount")]
@@ -103,7 +103,7 @@ impl Rules {
 }
 
 impl Rule {
-    /// The length of the window, where it has one that does not depend on the calendar.
+    /// The length of the window, unless the calendar sets it.
     pub fn span(&self) -> Option<Duration> {
         match self.window {
             Some(Window::Span(span)) => Some(span),
@@ -146,7 +146,7 @@ impl Rule {
     }
 }
 
-/// An amount of whole calls; none where it is unlimited.
+/// An amount of whole calls; `None` if it is unlimited.
 fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -174,7 +174,7 @@ fn millis(micros: u64) -> String {
     format!("{}.{} ms", micros / 1000, micros % 1000 / 100)
 }
 
-/// With a comma between each three digits.
+/// Groups the digits by three, with commas.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

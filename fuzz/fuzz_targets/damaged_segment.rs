@@ -1,5 +1,5 @@
-//! Damages a segment as the bytes say, then attaches, inspects and operates: no signal, no panic, no hang, no store
-//! where none may be.
+//! Damages a segment as the bytes say, then attaches, inspects and operates. None of that may raise a signal, panic, hang, or
+//! store where it must not.
 #![no_main]
 
 #[allow(dead_code)]
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 struct Specimens {
     attached: Specimen,
     abandoned: Specimen,
-    // Behind what lies in it, which is dropped first.
+    // Last, because fields are dropped in this order and the segments are inside.
     _directory: TempDir,
 }
 

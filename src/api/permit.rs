@@ -99,7 +99,7 @@ impl<'a> Permit<'a> {
     /// Replaces reserved costs by actual ones, for all named limits at once. Concurrency stays held until the permit
     /// is dropped or released.
     ///
-    /// Unused units come back, as far as they still [count](crate::Algorithm#what-comes-back), unless the limit says
+    /// Unused units come back while they still [count](crate::Algorithm#what-comes-back), unless the limit says
     /// [`refund(false)`](crate::Limit::refund). What was reserved before the set was [changed](crate::Segment::apply),
     /// its key got another tier or capacity, or the limit was reset does not come back. Usage above the reserved cost is
     /// charged even if it exceeds the limit. Budgets are debited. Limits that the permit did not take are skipped; limits that are
@@ -141,7 +141,7 @@ impl<'a> Permit<'a> {
         })
     }
 
-    /// Settles everything as unused: every reserved cost and call comes back, as far as the algorithms refund. What is
+    /// Settles everything as unused: every reserved cost and call comes back that its algorithm still refunds. What is
     /// held stays held, for work that goes on without using any of what was reserved.
     ///
     /// [`cancel`](Self::cancel) also gives back what is held.
@@ -218,7 +218,7 @@ impl<'a> Permit<'a> {
         Ok((debited == Debited::WithSomeLeft, decision))
     }
 
-    /// Gives back everything that was taken, calls included, as far as the algorithms refund, and everything that is
+    /// Gives back everything that was taken, calls included, if its algorithm still refunds it, and everything that is
     /// held: for admitted requests that did not use anything. What was settled before stays settled. An
     /// [adaptive](crate::Limit::adaptive) limit learns nothing from it.
     ///

@@ -228,7 +228,7 @@
 //! give a timeout.
 //!
 //! What a waiter was granted and did not collect, because it was cancelled or killed in that moment, is given back:
-//! concurrency always, and what a rate or calls limit was charged as far as it still [counts](crate::Algorithm#what-comes-back),
+//! concurrency always, and what a rate or calls limit was charged while it still [counts](crate::Algorithm#what-comes-back),
 //! unless the limit says `refund = false`.
 //!
 //! A process that is stopped, or whose event loop does not turn, collects nothing. If it is first in the queue, it holds up those
@@ -279,8 +279,8 @@
 //! declaration cannot count with exactly is not in force under it. The `RateLimit-Policy` header of the feature `tower` still
 //! says what is declared. A set has tiers or such capacities, and not both.
 //!
-//! A row whose limits are all replenished and of which nothing is held or waited for carries no information: another key may have
-//! it from that instant on. If there is none in either of the two places of a new key, that key is refused
+//! A row whose limits are all replenished, and in which nothing is held or waited for, carries no information: another key may
+//! have it from that instant on. If there is none in either of the two places of a new key, that key is refused
 //! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything: clients that can invent keys
 //! can then keep new ones out. With [`WhenFull::EvictLeastUsed`](crate::declare::WhenFull::EvictLeastUsed) the new key takes the
 //! row, among the 64 of its two places, whose key has used the smallest share of its limits. What that key had used is
@@ -335,7 +335,7 @@
 //! has counted. Lowering a limit below what is used or held takes nothing back: nothing more is admitted until there is room.
 //! A permit, reservation or batch from before a change of its set gets nothing back of any rate or calls limit, not even of one that
 //! is as before, because no definition prices what another one charged. Usage above what was reserved is charged to the new limit.
-//! Concurrency is given back in any case. Holds from before a change have the whole length of the new lease from the change on.
+//! Concurrency is always given back. Holds from before a change get the whole length of the new lease, from the change on.
 //!
 //! Workers of two releases that are started in turn with [`OnMismatch::Apply`](crate::declare::OnMismatch::Apply), and without
 //! [versions](crate::Declaration::version), undo each other's changes. With versions only the newer declaration is in force,
@@ -372,12 +372,12 @@
 //! what it holds until its lease runs out.
 //!
 //! What a dead process had taken or reserved of a rate stays charged; only what it was granted and had not collected, and what it
-//! had not spent of a batch, comes back as far as the algorithm refunds. A charge may stand although its caller died before it
+//! had not spent of a batch, comes back if the algorithm still refunds it. A charge may stand although its caller died before it
 //! learned of it. The reverse does not happen.
 //!
 //! # Processes that close all descriptors
 //!
-//! Daemonising libraries close descriptors that they do not know. For others, such a process stays alive all the same,
+//! Daemonising libraries close descriptors that they do not know. For others, such a process still counts as alive,
 //! because the lock that shows it needs no descriptor. To see who else is alive it opens the file again by its path;
 //! if that is gone it asks the process table about processes of its own PID namespace, and if `/proc` is hidden too, it takes no
 //! one for dead.

@@ -162,7 +162,7 @@ pub enum OpenError {
     #[error("{} cannot be opened again: its path leads elsewhere by now, and /proc/self/fd is no way to it ({source}). Mount /proc where \
              this process runs, or open the segment after what renames it, mounts over it or changes the root directory", path.display())]
     Moved {
-        /// The path by which it was opened.
+        /// The path that it was opened by.
         path: PathBuf,
         /// Why it cannot be opened by its descriptor.
         source: io::Error,

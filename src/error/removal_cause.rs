@@ -11,7 +11,7 @@ pub enum RemovalCause {
     Retired,
     /// Its file was deleted (`rm`) or another was moved over it (`mv`), and no path leads to it any more.
     Deleted,
-    /// The path by which this process opened it leads to another segment: this one was moved elsewhere.
+    /// The path that this process opened it by leads to another segment: this one was moved elsewhere.
     Replaced,
 }
 

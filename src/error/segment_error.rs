@@ -22,7 +22,7 @@ pub enum SegmentError {
     /// path. Its handles admit nothing any more; permits can still be settled and released.
     #[error("the segment at {} was removed: {}; open the path again to use its successor", path.display(), cause.in_a_sentence())]
     Removed {
-        /// The path by which it was opened.
+        /// The path that it was opened by.
         path: PathBuf,
         /// What happened to it.
         cause: RemovalCause,

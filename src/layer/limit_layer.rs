@@ -71,10 +71,10 @@ impl<E> LimitLayer<E> {
         self
     }
 
-    /// Which responses of the service mean that the request never happened: all that it took comes back, holds and
-    /// rates, as far as their algorithms [refund](crate::Algorithm#what-comes-back), and an
+    /// Which responses of the service mean that the request never happened: everything that it took comes back, holds, and
+    /// rates whose algorithms still [refund](crate::Algorithm#what-comes-back) it, and an
     /// [adaptive](crate::Limit::adaptive) limit learns nothing from it. By default, refusals by limits further in:
-    /// [`refused_inside`](super::refused_inside()). What `is_unused` says stands in place of that.
+    /// [`refused_inside`](super::refused_inside()). `is_unused` replaces that.
     ///
     /// Networks ([`Demand::address`](super::Demand::address)) hold nothing, and what they were charged stays.
     ///

@@ -143,7 +143,7 @@ impl Fleet {
         Ok(stores)
     }
 
-    /// The number by which the store knows this host: random, per segment, and new after each cold start. A limit
+    /// The number that the store knows this host by: random, per segment, and new after each cold start. A limit
     /// whose account was found to belong to another host ([`StoreProblem::Stale`]) gets a number of its own, which
     /// its requests carry.
     ///

@@ -17,7 +17,7 @@ pub struct FleetSnapshot {
     pub url: String,
     /// The declared name of this host, if any.
     pub host_name: Option<String>,
-    /// The number by which the store knows this host: random, and new after each cold start. Of a directory, its lower
+    /// The number that the store knows this host by: random, and new after each cold start. Of a directory, its lower
     /// 32 bits are zero; see [`Fleet::host`](super::Fleet::host).
     pub host: u64,
     /// The process that asks the store; `None` if none does. Of several files, `None` or a dead process if that is so for
@@ -103,7 +103,7 @@ pub struct LeaseSnapshot {
     /// About how much of the rate can be used, in percent, with this burst, this lease and answers that take that long:
     /// 100 if the burst suffices. `None` for limits whose units do not come back evenly.
     pub usable_percent: Option<u64>,
-    /// The burst from which on all of the rate could be used; `None` for limits whose units do not come back evenly.
+    /// The least burst with which all of the rate could be used; `None` for limits whose units do not come back evenly.
     pub sufficient_burst: Option<u64>,
     /// Why the store granted nothing when it was last asked; `None` if it answered.
     pub problem: Option<StoreProblem>,

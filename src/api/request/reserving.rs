@@ -57,7 +57,7 @@ impl<'a> Reservation<'a> {
         Duration::from_nanos(self.due.saturating_sub(self.now()))
     }
 
-    /// Gives back what was reserved, as far as the algorithm refunds it (see [`Permit::settle`]). Returns false, and
+    /// Gives back what was reserved and its algorithm still refunds (see [`Permit::settle`]). Returns false, and
     /// changes nothing, if it came too late: a reservation counts as used once its delay is over.
     ///
     /// If one limit of several made the reservation wait, the others were charged as of the same instant. Their cost

@@ -21,8 +21,8 @@ use crate::shm::wake::futex::FutexValue;
 
 /// A request that waits in the queue. See [`Request::acquire_async`].
 ///
-/// Dropping it before it completes leaves the queue. Anything granted in the meantime is given back, as far as the
-/// algorithm refunds.
+/// Dropping it before it completes leaves the queue. Anything granted in the meantime is given back, if its
+/// algorithm still refunds it.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct AcquireFuture<'a> {

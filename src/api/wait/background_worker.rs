@@ -191,7 +191,7 @@ struct Round {
     deaths: Deaths,
     /// When to give back what a process that died held, on the boot-time clock, if there is such a process.
     reclaim_at: Option<u64>,
-    /// Whether no notice of deaths could be had.
+    /// Whether deaths in it cannot be watched for.
     is_unwatched: bool,
 }
 
@@ -212,7 +212,7 @@ struct LivenessCheck {
 
 static BACKGROUND_WORKER: PerProcess<BackgroundWorker> = PerProcess::new();
 
-/// Starts sleeping for a future, which is to be looked after at `next_look` at the latest.
+/// Starts sleeping for a future, which must be looked after at `next_look` at the latest.
 pub(crate) fn attend(waiter: &Arc<Waiter>, next_look: u64) -> Result<(), Error> {
     let (worker, mut work) = running(&waiter.shared)?;
     let taken_on = work.waiters.insert(waiter, next_look, boot_nanos());

@@ -227,7 +227,7 @@ impl Scale {
         let decimal = match Decimal::parse(natural) {
             Ok(decimal) => decimal,
             Err(Unreadable::NotADecimal) => return Err(InvalidAmount::NotADecimal),
-            // Of so many digits, those beyond any unit's matter only in that there are some.
+            // Digits beyond the unit's can only round it up, however many there are.
             Err(Unreadable::TooLong { .. }) => {
                 Decimal::parse_rounding_up(natural, self.decimals).ok_or(InvalidAmount::TooLarge(*self))?
             }
@@ -320,7 +320,7 @@ struct Decimal {
 /// Why a text is not a [`Decimal`].
 enum Unreadable {
     NotADecimal,
-    /// More digits than 128 bits hold, of which this many come after the point.
+    /// More digits than 128 bits hold, with this many after the point.
     TooLong {
         decimals: usize,
     },

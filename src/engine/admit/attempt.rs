@@ -14,7 +14,7 @@ pub(in crate::engine) enum Answer {
     Impossible,
     /// It would be a refusal, but the request can wait. Not counted.
     MustWait,
-    /// It would be a refusal for want of a lease, but the store is about to answer. Not counted.
+    /// Too little is leased, but the store is about to answer. Not counted.
     AwaitsLease,
 }
 

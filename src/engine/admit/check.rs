@@ -40,7 +40,7 @@ pub(crate) struct Outlook {
 pub(crate) enum Debited {
     /// Something had been left of the budget.
     WithSomeLeft,
-    /// Nothing had been left of it, and what was used is charged all the same.
+    /// Nothing was left of it; what was used is charged anyway.
     WithNothingLeft,
     /// There is no row to charge.
     Not,

@@ -5,7 +5,7 @@
 //! request is left [undecided](Plain::Undecided). The general path then decides it; it charges by the same
 //! [loop](crate::engine::admit::charge) and comes to the same answer.
 //!
-//! Most requests ask for a single limit that is a plain backlog, or of which enough is leased. They skip the loop and
+//! Most requests ask for a single limit that is a plain backlog, or that has enough leased. They skip the loop and
 //! take about half as many instructions. Such a request nearly always changes a single word, with one store that either
 //! happens or does not, so there is nothing to journal and nothing to undo.
 

@@ -34,7 +34,7 @@ pub(in crate::engine) enum GivenBy {
     Request,
 }
 
-/// What a key is to be limited by.
+/// The rules that a key should be under.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct RowChange<'a> {
     to: KeyTerms<'a>,

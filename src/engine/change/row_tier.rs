@@ -1,6 +1,6 @@
-//! Which tier of its set a key is in, and thus by which rules its row decides.
+//! Which tier of its set a key is in, and so which rules decide for its row.
 //!
-//! The tier is in the row's word `generation`, of which only the lower half is the generation. A
+//! The tier is the upper half of the row's word `generation`; only the lower half is the generation. A
 //! [change](crate::engine::change::row_change) of tier, or of the key's own capacities, starts a new generation, because what
 //! was reserved before was reserved by other rules: none of it is [refunded](crate::engine::settle::refund).
 

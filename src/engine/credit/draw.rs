@@ -441,7 +441,7 @@ impl LockedShard<'_> {
         self.count_admitted(row.into(), requests);
     }
 
-    /// Takes what is left of a batch, refunds it as far as the algorithm does, and counts the requests admitted from
+    /// Takes what is left of a batch, refunds what the algorithm still refunds of it, and counts the requests admitted from
     /// it. The mark says how the limit stood at the draw. Only the process that drew the batch knows it; without it,
     /// less is refunded.
     #[inline(never)]

@@ -361,7 +361,7 @@ impl SegmentEngine {
         Ok(PollResult::Waiting)
     }
 
-    /// Leaves the queue before time is up, or gives back what was granted and not claimed. If the lock cannot be had
+    /// Leaves the queue before time is up, or gives back what was granted and not claimed. If it cannot get the lock
     /// soon, the next process to take it does that.
     pub(crate) fn cancel(&self, shard: Shard<'_>, waiting: &Waiting) {
         self.end_sleep(shard, waiting);

@@ -44,7 +44,7 @@ pub(crate) struct LeftOut<'a> {
     pub(crate) row: Row<'a>,
     /// Units that are left out.
     pub(crate) of_dead: OfDead,
-    /// Holds of which nothing would be left.
+    /// Holds that would be left empty.
     pub(crate) holds: u64,
 }
 
@@ -130,7 +130,7 @@ impl DeadHolds {
         found.map_or(0, |hold| hold.limits)
     }
 
-    /// Whether all of the hold is to be given back: its owner is dead, or gave it back.
+    /// Whether all of the hold comes back: its owner is dead, or gave it back.
     fn is_dead(&self, hold: HoldPlace<'_>) -> bool {
         self.owners.contains(&hold.owner().load(Ordering::Relaxed)) || hold.mark().is_some()
     }

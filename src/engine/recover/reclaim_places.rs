@@ -36,7 +36,7 @@ impl<'a> RuledShard<'a> {
         self.set.has_lease_room && self.limits_above_lease(now).next().is_some()
     }
 
-    /// Each limit of which more is held than leased, with the position of its amount in a hold and the excess.
+    /// Each limit with more held than leased, with the position of its amount in a hold and the excess.
     fn limits_above_lease(&self, now: Now) -> impl Iterator<Item = (&'a LimitRules, usize, u64)> {
         let (rules, row) = (self.rules, self.memory.only_row());
         rules
@@ -117,7 +117,7 @@ impl SegmentEngine {
         let by_rules = shard.by_its_definition();
         match by_rules.read_consistently(LOOKS, || by_rules.is_unleased(hold.index, now)) {
             Some(is_unleased) => is_unleased,
-            // If the lock cannot be had either, the permit counts as whole.
+            // Without the lock either, the permit counts as whole.
             None => self
                 .lock(shard, LockFor::Timeless, LockWait::Briefly)
                 .is_ok_and(|locked| locked.shard.is_unleased(hold.index, locked.shard.instant(now))),
@@ -173,7 +173,7 @@ impl SegmentEngine {
 }
 
 impl LockedShard<'_> {
-    /// Takes back what a hold has of limits of which more is held than leased, if it is still the same hold. Its permit
+    /// Takes back what a hold has of limits with more held than leased, if it is still the same hold. Its permit
     /// finds out that it was reclaimed. Returns whether there was anything to take.
     fn take_places_back(&self, (taken_at, index): Age) -> Result<bool, Box<Error>> {
         let shard = self.shard;

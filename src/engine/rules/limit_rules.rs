@@ -445,7 +445,7 @@ impl LimitRules {
         }
     }
 
-    /// Puts an outage of the store into force for a key, as far as the shard knows of one. Returns whether it does.
+    /// Puts an outage of the store into force for a key, if the shard knows of one. Returns whether it does.
     pub(in crate::engine) fn follow_outage(
         &self,
         row: Row<'_>,

@@ -126,7 +126,7 @@ impl LockedShard<'_> {
         match (reset_row & u64::from(u32::MAX)).checked_sub(1) {
             Some(index) => {
                 let row = shard.row(index);
-                // What all keys have together is not the key's.
+                // Limits of all keys are not this key's.
                 for limit in limits().filter(|limit| !limit.is_overall()) {
                     limit.reset(row);
                 }

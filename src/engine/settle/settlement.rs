@@ -94,7 +94,7 @@ impl SegmentEngine {
         Ok(settled)
     }
 
-    /// Gives a hold back; `ending` says what an adaptive limit learns from it. If the lock cannot be had soon, leaves a
+    /// Gives a hold back; `ending` says what an adaptive limit learns from it. If it cannot get the lock soon, leaves a
     /// mark instead, and whoever has the lock next completes the release.
     pub(crate) fn release(
         &self,

@@ -57,22 +57,22 @@ impl DutyWords {
         self.word(LeaseWord::DutyFutex)
     }
 
-    /// The futex on which processes sleep that want duty.
+    /// The futex on which processes that want duty sleep.
     pub(in crate::engine) fn duty_free(&self) -> &AtomicU64 {
         self.word(LeaseWord::DutyFree)
     }
 
-    /// The futex on which requests sleep that wait for an answer of the store.
+    /// The futex on which requests sleep until the store answers.
     pub(in crate::engine) fn answered(&self) -> &AtomicU64 {
         self.word(LeaseWord::Answered)
     }
 
-    /// From when on duty may be taken from a live owner, on the segment clock.
+    /// When duty may be taken from its owner even if it is alive, on the segment clock.
     pub(in crate::engine) fn duty_until(&self) -> &AtomicU64 {
         self.word(LeaseWord::DutyUntil)
     }
 
-    /// How often duty was taken: what a process took earlier is not what it has now.
+    /// How often duty was taken, which tells a process whether it still has the duty that it took.
     pub(in crate::engine) fn duty_taken(&self) -> &AtomicU64 {
         self.word(LeaseWord::DutyTaken)
     }

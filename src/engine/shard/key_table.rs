@@ -77,7 +77,7 @@ impl<'a, Rules> Shard<'a, Rules> {
 }
 
 impl RuledShard<'_> {
-    /// Whether a row carries no information, and nobody holds or waits for anything by it. A tier or a capacity that
+    /// Whether a row carries no information, and nobody holds or waits for anything in it. A tier or a capacity that
     /// a request named does not count as information, because the next request names it again; one that was assigned
     /// otherwise does.
     pub(crate) fn is_free(&self, row: Row<'_>, now: Now) -> bool {
@@ -311,7 +311,7 @@ impl<'a> LockedShard<'a> {
         for (word, value) in shard.memory.name(index).iter().zip(key.name().words) {
             transaction.store(word, value);
         }
-        // A limit that forgets nothing is as good as unused, because its row is replenished.
+        // Limits without anything to forget need nothing: the row is replenished, so they are as good as unused.
         for limit in &shard.limits {
             limit.forget(row, &mut transaction);
         }

@@ -84,7 +84,7 @@ impl Looks<'_> {
         }
     }
 
-    /// Notes that a look did not come to the end of the list, so that the rest is looked at next.
+    /// Notes that a look did not reach the end of the list, so that the rest is looked at next.
     pub(in crate::engine) fn break_off(&self, list: RowList, took_all: bool, now: u64) {
         match list {
             // It is looked at soon, as long as there is anything on it and nothing says when.

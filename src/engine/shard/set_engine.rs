@@ -40,8 +40,8 @@ pub(crate) struct SetEngine {
     pub(in crate::engine) rules: Versions<SetRules>,
     pub(crate) geometry: SetGeometry,
     shards: Vec<ShardMemory>,
-    /// The row of each shard at which the last look at each list of rows broke off, because one exchange with the store
-    /// takes only so many requests; zero if it came to the end.
+    /// The row of each shard at which the last look at each list of rows stopped, because one exchange with the store
+    /// takes a limited number of requests; zero if it reached the end.
     looked_up_to: Vec<[AtomicU64; 2]>,
     /// The seed for hashing keys.
     pub(crate) seed: [u64; 2],

@@ -40,7 +40,7 @@ impl KeyIdentity {
         }
     }
 
-    /// A key of which only the fingerprint is known.
+    /// A key known only by its fingerprint.
     pub(crate) fn nameless(fingerprint: Fingerprint) -> Self {
         Self {
             fingerprint,

@@ -39,7 +39,7 @@ pub(crate) enum Cause {
     Limits,
     /// Others wait ahead of it. The binding is that of those ahead, if known.
     Behind(Option<Binding>),
-    /// No ticket was left, because so many wait. The binding is that of those ahead, if known.
+    /// No ticket was free: too many requests wait already. The binding is that of those ahead, if known.
     QueueFull(Option<Binding>),
     /// Every hold is taken.
     HoldsFull,

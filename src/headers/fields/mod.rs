@@ -41,7 +41,7 @@ impl Fields {
     }
 }
 
-/// The names and units by which clients know the limits.
+/// What clients call the limits, and in which units.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wording {
     pub(super) prefix: String,
@@ -162,7 +162,7 @@ impl Policies {
         field(&items.into_iter().flatten().collect::<Vec<_>>()).map(Arc::from)
     }
 
-    /// How much is left of the limits of which that is known.
+    /// How much is left, of the limits for which that is known.
     fn standing(&self, set: &LimitSet, verdicts: &[Verdict<'_>], admitted: bool) -> Option<String> {
         let items = verdicts.iter().filter_map(|verdict| {
             let policy = self

@@ -15,7 +15,7 @@ pub(super) enum Evidence {
     Any,
 }
 
-/// A quota, as far as it is reported.
+/// What was reported of a quota.
 struct Quota {
     remaining: Option<f64>,
     reset_after: Option<Duration>,
@@ -37,7 +37,7 @@ pub(super) fn exhausted_for(headers: &HeaderMap, evidence: Evidence) -> Option<D
     waits.max()
 }
 
-/// Quotas of which each number has a field, such as `x-ratelimit-remaining-tokens` and `x-ratelimit-reset-tokens`.
+/// Quotas with a field for each number, such as `x-ratelimit-remaining-tokens` and `x-ratelimit-reset-tokens`.
 fn in_fields_of_their_own(headers: &HeaderMap) -> impl Iterator<Item = Quota> + '_ {
     const PREFIXES: [&str; 4] = [
         "x-ratelimit-",

@@ -324,7 +324,7 @@ impl Demand {
         Request::of(&self.set, self.wanted.clone())
     }
 
-    /// How long a request may wait that is to be decided at once: with a timeout of zero, which lasts until the store of a
+    /// How long a request that is decided at once may wait: with a timeout of zero, which lasts until the store of a
     /// fleet has answered, or not at all, as nearly always.
     pub(in crate::layer) fn wait_for_store(&self) -> Option<Duration> {
         if !self.set.engine_set().has_lease_room {

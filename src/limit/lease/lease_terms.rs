@@ -22,7 +22,7 @@ pub(crate) struct LeaseTerms {
 /// What a host grants itself while the store is out, under the policy `Safe`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SafeTerms {
-    /// So many units in each window, or so many places.
+    /// The units in each window, or the number of places.
     pub(crate) units: u64,
     /// Whether the hosts divide that among themselves.
     pub(crate) is_divided: bool,

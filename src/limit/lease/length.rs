@@ -25,9 +25,9 @@ const OF_PLACES: u64 = 2 * NANOS_PER_SECOND;
 /// How units come back to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Supply {
-    /// Evenly: a burst in so many nanoseconds.
+    /// Evenly: a burst in this many nanoseconds.
     Evenly { replenished_in: u64 },
-    /// With each window of so many nanoseconds.
+    /// With each window of this many nanoseconds.
     InWindows { length: u64 },
     /// When they are released.
     Released,

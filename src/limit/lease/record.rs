@@ -121,7 +121,7 @@ lease_words! {
     DutyFree = "duty_free",
     /// First record only: how often duty was taken over from a process that died on duty or stayed on duty too long.
     Takeovers = "takeovers",
-    /// First record only: from when on duty may be taken from its owner even if it is alive, on the segment clock.
+    /// First record only: when duty may be taken from its owner even if it is alive, on the segment clock.
     DutyUntil = "duty_until",
     /// First record only: how often duty was taken.
     DutyTaken = "duty_taken",

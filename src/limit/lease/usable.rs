@@ -22,7 +22,7 @@ impl Leased {
         Some(saturate(by_burst.min(by_lease)).min(WHOLE))
     }
 
-    /// The burst from which on all of the rate can be used, in units; `None` if they do not come back evenly.
+    /// The least burst with which all of the rate can be used, in units; `None` if they do not come back evenly.
     pub(crate) fn sufficient_burst(&self, round_trip: u64) -> Option<u64> {
         self.replenished_in()?;
         let nanos = self.between_answers(round_trip).saturating_mul(2);

@@ -24,7 +24,7 @@ use crate::limit::{
 /// cell. The entries alive at an instant lie within `window` consecutive nanoseconds, which touch `entries + 1` cells
 /// at most. When the newest of them that is not crowded was made, at most `entries` were live, itself included; those
 /// made since are crowded and lie in the other cells, at most `entries`. If all are crowded, there are at most
-/// `entries + 1`. A damaged ring may be full all the same, and so may one from before the window changed: then the
+/// `entries + 1`. A damaged ring may be full anyway, and so may one from before the window changed: then the
 /// newest entry takes the charge, and what it held counts for longer.
 ///
 /// **Refunds** are taken out of the first entry at or after the charge: its own, or one that expires no later. Either

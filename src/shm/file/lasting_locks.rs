@@ -81,7 +81,7 @@ pub(in crate::shm) fn ensure_participants_can_be(
     let process = IdentityPage::get().map_err(failed)?.current();
     let own = open_again(file.as_raw_fd(), construction, identity(file, path)?)?;
     let byte = ByteRange::participant(0);
-    // No process knows the file yet. If somebody has locked it all the same, attaching reports that error.
+    // No process knows the file yet. If somebody has locked it anyway, attaching reports that error.
     if try_lock(own.as_fd(), byte).map_err(failed)? {
         keep_participant(own, byte, process, file, path)?.release(process);
     }

@@ -135,8 +135,8 @@ macro_rules! shared_records {
             #[repr(C)]
             pub(crate) struct $record { $($(#[$field_doc])* pub(crate) $field: $type,)* }
 
-            // That nothing is between the fields or behind the last, each of which is of atomics. For tests, `zerocopy`
-            // says the same.
+            // There is nothing between the fields or after the last, and each consists of atomics. In tests, `zerocopy`
+            // confirms it.
             const _: () = assert!(size_of::<$record>() == 0 $(+ size_of_atomics::<$type>())*);
 
             // SAFETY: it is its fields, which are of atomics, and no more, as asserted above.
@@ -297,7 +297,7 @@ shared_records! {
         refused_rate: AtomicU64,
         refused_concurrency: AtomicU64,
         refused_budget: AtomicU64,
-        /// Refused for want of a free hold.
+        /// Refused because no hold was free.
         refused_holds_full: AtomicU64,
         settled: AtomicU64,
         /// Holds taken back from dead processes.
@@ -315,7 +315,7 @@ shared_records! {
         reset_instant: AtomicU64,
         /// Which limits a reset in progress covers: bit i is limit i, bit 63 the counters.
         reset_scope: AtomicU64,
-        /// Refused for want of a free ticket.
+        /// Refused because no ticket was free.
         refused_queue_full: AtomicU64,
         /// Requests admitted after waiting.
         waited: AtomicU64,

@@ -10,7 +10,7 @@
 //! The futex is the low half, which has the slot, the waiters' bit and the part of the generation that changes with
 //! each life of a slot.
 
-/// The word as it was read, or is to be stored.
+/// The word as it was read, or will be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SlotWord(pub(crate) u64);
 

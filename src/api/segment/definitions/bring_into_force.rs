@@ -69,7 +69,7 @@ impl SharedSegment {
         Ok(stored_declaration(&self.engine)?.to_declaration())
     }
 
-    /// What an operator's change to this declaration comes to, or the differences for which there is none.
+    /// What an operator's change to this declaration results in, or the differences that rule it out.
     pub(in crate::api::segment) fn compare(
         &self,
         declaration: &Declaration,

@@ -53,7 +53,7 @@ pub(crate) fn needs_another_file(
     })
 }
 
-/// The error if the segment is to be recreated but other processes are attached to it.
+/// The error if the segment should be recreated but other processes are attached to it.
 pub(super) fn is_in_use(
     path: &Path,
     stored: &StoredDeclaration,

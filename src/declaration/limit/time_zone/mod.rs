@@ -71,7 +71,7 @@ pub struct TimeZone {
 struct Known {
     /// The version of the database, if it has one.
     database: Option<String>,
-    /// The last year of which all changes are listed.
+    /// The last year whose changes are all listed.
     until: i64,
     offsets: Offsets,
 }
@@ -114,7 +114,7 @@ impl TimeZone {
         &self.name
     }
 
-    /// The last year of which all changes of the offset are known; afterwards the last offset stays in force. `None` if
+    /// The last year for which all changes of the offset are known; afterwards the last offset stays in force. `None` if
     /// the zone has not been looked up yet.
     pub fn known_until(&self) -> Option<i64> {
         self.known.as_ref().map(|known| known.until)
@@ -151,7 +151,7 @@ impl TimeZone {
         })
     }
 
-    /// Whether this is what a segment is to have in place of `stored`, which it has now.
+    /// Whether a segment should have this instead of `stored`, which it has now.
     pub(in crate::declaration) fn renews(&self, stored: &Self) -> bool {
         let (Some(known), Some(stored_known)) = (&self.known, &stored.known) else {
             return true;

@@ -1,4 +1,4 @@
-//! The rule by which a time zone goes on after its last listed change, as POSIX writes it in `TZ`.
+//! The rule that a time zone follows after its last listed change, as POSIX writes it in `TZ`.
 
 const SECONDS_PER_HOUR: i32 = 3_600;
 const SECONDS_PER_DAY: i64 = 86_400;

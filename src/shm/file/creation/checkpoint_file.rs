@@ -480,7 +480,7 @@ fn ensure_is_checkpoint(file: &File, path: &Path) -> Result<(), Error> {
 }
 
 /// Puts a file for images of `size` bytes at `path`, unless another process is faster. It has the magic number, but
-/// no valid head yet. Its space is allocated, so that later checkpoints do not fail for want of it.
+/// no valid head yet. Its space is allocated, so that later checkpoints do not run out of it.
 fn make(path: &Path, size: u64, mode: u32) -> Result<(), Error> {
     let (directory, name) = place_of(path)?;
     remove_abandoned(directory, name);

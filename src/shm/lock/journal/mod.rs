@@ -330,7 +330,7 @@ fn undo_and_close(word: &AtomicU64, entries: &[JournalEntry], extent: &[AtomicU6
 }
 
 /// Adds `amount`, saturating, to a word that only people read and no decision depends on. It is not journalled: if
-/// the operation is undone after a death, the count may have changed all the same.
+/// the operation is undone after a death, the count may have changed anyway.
 #[inline(always)]
 pub(crate) fn count(word: &AtomicU64, amount: u64) {
     word.store(
