@@ -9,7 +9,7 @@ use crate::backoff::Backoff;
 use crate::store::answer::StoreAnswer;
 use crate::store::calls::Call;
 use crate::store::error::StoreError;
-use crate::terms::{Kind, Terms, TermsError, difference};
+use crate::terms::{Terms, difference};
 
 /// The most requests that are sent at once. More than that would let the store and the others that it serves wait.
 const REQUESTS_AT_ONCE: usize = 4_096;
@@ -70,7 +70,7 @@ impl Exchange {
         let mut problem = None;
         for asked in asked.into_iter().take(REQUESTS_AT_ONCE) {
             let request = asked.request();
-            match countable_terms(request) {
+            match Terms::new(&request.declared, request.version) {
                 Ok(terms) => {
                     pipeline.requests.push((request.clone(), terms));
                     pipeline.asked.push(asked);
@@ -152,16 +152,6 @@ impl Exchange {
             }
         }
     }
-}
-
-fn countable_terms(request: &LeaseRequest) -> Result<Terms, TermsError> {
-    let terms = Terms::new(&request.declared, request.version)?;
-    // Places are not leased by key.
-    if request.of_key.is_some() && terms.kind == Kind::Places {
-        let declared = request.declared.to_string();
-        return Err(TermsError::Unknown { declared });
-    }
-    Ok(terms)
 }
 
 fn report(duty: &Duty, asked: &Asked, problem: impl Into<NamedProblem>, retry_in: Duration) {

@@ -101,6 +101,7 @@ pub fn add_keyed_arguments(
             request.ungranted,
             request.held,
             request.wanted,
+            request.grant_number,
         ];
         let mut packed = request.host.to_be_bytes().to_vec();
         packed.extend(
@@ -178,9 +179,9 @@ fn read_keyed_answer(value: &Value) -> Result<StoreAnswer, String> {
             granted: items.number(2)?,
             remaining: items.duration(4)?,
             share: items.number(5)?,
-            grant_number: 0,
+            grant_number: items.number(12)?,
             drained_in: items.duration(6)?,
-            ceiling: u64::MAX,
+            ceiling: items.number(13)?,
             hosts: items.number(7)?,
             quarantine: items.duration(8)?,
             available: items.number(9)?,

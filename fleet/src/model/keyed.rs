@@ -6,7 +6,7 @@ use std::time::Duration;
 use shmlimit::fleet::{LeaseReply, LeaseRequest, LeasedKey};
 
 use super::window::window_at;
-use super::{DAY, MAX, longest_lease, slot};
+use super::{DAY, LOST, MAX, PATIENCE, longest_lease, slot};
 use crate::protocol::partition_of;
 use crate::store::answer::{Grant, StoreAnswer};
 use crate::terms::{Kind, Terms};
@@ -47,6 +47,8 @@ struct Ruling {
     generation: u64,
     /// The first generation of this kind of limit.
     of_kind: u64,
+    /// How far the numbers of grants are ahead of the seconds of the store's time.
+    ahead: u64,
 }
 
 /// What the store knows about one key.
@@ -57,6 +59,9 @@ struct Record {
     level: u64,
     period: u64,
     window: i64,
+    /// Of places: the number of the latest grant, and how far numbers were ahead when it was written.
+    grants: u64,
+    ahead: u64,
     hosts: Vec<Host>,
     gone_at: u64,
 }
@@ -78,6 +83,12 @@ struct Host {
     off: u64,
     expiry: u64,
     seen: u64,
+    /// Of places: the number of the latest grant when it asked.
+    grant_number: u64,
+    /// Since when it has had places; zero if it has none.
+    has_had: u64,
+    /// Since when it waits for its share of the places; zero if it does not.
+    waits: u64,
 }
 
 /// The instants of one answer.
@@ -112,8 +123,14 @@ enum Unchanged {
 }
 
 impl Changed {
+    const NOTHING: Self = Self {
+        report: 0,
+        refund: 0,
+        by_policy: 0,
+    };
+
     /// What was reported before, and not answered as far as the host knows, is not charged again.
-    fn of(host: Option<Host>, key: LeasedKey, request: &LeaseRequest) -> Result<Self, Unchanged> {
+    fn of(kind: Kind, host: Option<Host>, key: LeasedKey, request: &LeaseRequest) -> Result<Self, Unchanged> {
         if let Some(host) = host {
             if request.sequence < host.sequence {
                 return Err(Unchanged::Stale { last: host.sequence });
@@ -121,6 +138,9 @@ impl Changed {
             if request.sequence == host.sequence {
                 return Err(Unchanged::Repeated(host));
             }
+        }
+        if kind == Kind::Places {
+            return Ok(Self::NOTHING);
         }
         let counted = host.filter(|host| host.began == key.began);
         let (spent, refunded, ungranted) =
@@ -139,6 +159,13 @@ impl Changed {
             refund,
             by_policy,
         })
+    }
+}
+
+impl Host {
+    /// Whether it waits for its share of the places.
+    fn is_waiting(&self, terms: &Terms, now: u64) -> bool {
+        self.waits > 0 && now - self.seen <= PATIENCE.max(terms.lease / 2)
     }
 }
 
@@ -215,7 +242,8 @@ impl KeyedStoreModel {
         });
         partition.ruling = ruling;
         partition.ruling.seen = now;
-        partition.kept_until = partition.kept_until.max(now + DAY);
+        let kept_until = partition.ruling.kept_until(now, 0);
+        partition.kept_until = partition.kept_until.max(kept_until);
         let answer = partition.answer(now, utc, key, request);
         partition.gone_at = utc + ((partition.kept_until - now) / 1_000 + 1) * 1_000;
         answer
@@ -233,7 +261,13 @@ impl Ruling {
             quarantine: 0,
             generation: utc / SECOND,
             of_kind: utc / SECOND,
+            ahead: 0,
         }
+    }
+
+    /// Until when it is kept if a key needs it for so long. Without it, numbers of grants go by the time.
+    fn kept_until(&self, now: u64, needed: u64) -> u64 {
+        now + DAY + self.ahead * SECOND + needed
     }
 
     /// Decides which declaration is in force from now on, and returns the store's time. Returns the declaration if the
@@ -244,6 +278,9 @@ impl Ruling {
         if self.run != run {
             run.clone_into(&mut self.run);
             self.quarantine = now + longest_lease(&self.terms);
+            if self.terms.kind == Kind::Places {
+                self.ahead += LOST;
+            }
         }
         if self.terms.fingerprint() == terms.fingerprint() {
             self.terms.version = self.terms.version.max(terms.version);
@@ -255,6 +292,7 @@ impl Ruling {
             if terms.kind != self.terms.kind {
                 self.created = now;
                 self.of_kind = self.generation;
+                self.ahead += LOST;
                 self.quarantine = self.quarantine.max(now + longest_lease(&self.terms));
             }
             self.terms = terms.clone();
@@ -276,6 +314,8 @@ impl Partition {
             level: 0,
             period: ruling.terms.period,
             window: 0,
+            grants: 0,
+            ahead: 0,
             hosts: Vec::new(),
             gone_at: 0,
         });
@@ -285,16 +325,19 @@ impl Partition {
             window_end: 0,
         };
         record.convert(ruling, &at);
+        if ruling.terms.kind == Kind::Places {
+            record.number_on(ruling, now, request.grant_number);
+        }
         let has_turned = record.turn_window(&ruling.terms, &mut at);
         record.expire(&ruling.terms, has_turned, now);
         let position = record.hosts.iter().position(|host| host.id == request.host);
         let host = position.map(|index| record.hosts[index]);
-        let changed = match Changed::of(host, key, request) {
+        let changed = match Changed::of(ruling.terms.kind, host, key, request) {
             Ok(changed) => changed,
             Err(unchanged) => return record.answer_unchanged(ruling, unchanged, at),
         };
         let asking = record.settle_and_grant(ruling, (host, changed), key, request, at);
-        let needed = record.needed_for(&ruling.terms, at);
+        let needed = record.needed_for(ruling, at);
         record.gone_at = utc + (needed / 1_000 + 1) * 1_000;
         record.generation = ruling.generation;
         record.period = ruling.terms.period;
@@ -306,7 +349,7 @@ impl Partition {
             host.id == asking.id || host.out > 0 || now < host.expiry.max(host.seen) + retained
         });
         self.keys.insert(key.hash, record);
-        self.kept_until = self.kept_until.max(now + DAY + needed);
+        self.kept_until = self.kept_until.max(self.ruling.kept_until(now, needed));
         if self.keys.len() > self.sweep_at {
             self.drop_gone(utc);
         }
@@ -339,6 +382,13 @@ impl Record {
         }
     }
 
+    /// No grant number is given twice, whatever the store has lost.
+    fn number_on(&mut self, ruling: &Ruling, now: u64, known: u64) {
+        self.grants += ruling.ahead - self.ahead;
+        self.ahead = ruling.ahead;
+        self.grants = self.grants.max(now / SECOND + ruling.ahead).max(known);
+    }
+
     fn turn_window(&mut self, terms: &Terms, at: &mut Instant) -> bool {
         let Some(window) = terms.window else { return false };
         let (begins, ends) = window_at(window, at.utc.cast_signed());
@@ -364,7 +414,11 @@ impl Record {
             .collect();
         expired.sort_by_key(|host| host.expiry);
         for host in expired {
-            host.off = std::mem::take(&mut host.out);
+            let out = std::mem::take(&mut host.out);
+            if terms.kind == Kind::Places {
+                continue;
+            }
+            host.off = out;
             if !has_turned {
                 let to = host.expiry / terms.quantum;
                 self.level = level_after(terms, self.level, to - drained);
@@ -408,8 +462,13 @@ impl Record {
 
         let young_until = ruling.created + longest_lease(&terms);
         let is_lost = known.is_none() && request.held > 0 && at.now < young_until;
-        if is_lost {
-            ruling.quarantine = ruling.quarantine.max(young_until);
+        if is_lost && ruling.quarantine < young_until {
+            ruling.quarantine = young_until;
+            if terms.kind == Kind::Places {
+                ruling.ahead += LOST;
+                self.grants += LOST;
+                self.ahead = ruling.ahead;
+            }
         }
         let is_quarantined = ruling.quarantine > at.now;
 
@@ -444,8 +503,14 @@ impl Record {
             off,
             expiry: at.now,
             seen: at.now,
+            grant_number: 0,
+            has_had: known.map_or(0, |host| host.has_had),
+            waits: known.map_or(0, |host| host.waits),
         };
-        if !has_lapsed && !is_quarantined {
+        let may_be_granted = !has_lapsed && !is_quarantined;
+        if terms.kind == Kind::Places {
+            self.grant_places(&terms, &mut asking, request.wanted, may_be_granted, at.now);
+        } else if may_be_granted {
             asking.granted = self.granted(&terms, &asking, request.wanted, at.now);
         }
         asking.out += asking.granted;
@@ -513,14 +578,99 @@ impl Record {
         wanted.min(available).min(limit)
     }
 
-    /// How long the store has to keep it.
-    fn needed_for(&self, terms: &Terms, at: Instant) -> u64 {
-        let needed = if terms.kind == Kind::Backlog {
-            let used = u128::from(self.level) + u128::from(self.outstanding()) * u128::from(terms.period);
-            let drained = used.div_ceil(u128::from(terms.units)) * u128::from(terms.quantum);
-            u64::try_from(drained).unwrap_or(LONGEST).min(LONGEST)
+    /// Notes whether a host waits for its share of the places, and grants it some beside what it keeps, which is its
+    /// `out`.
+    fn grant_places(
+        &mut self,
+        terms: &Terms,
+        asking: &mut Host,
+        wanted: u64,
+        may_be_granted: bool,
+        now: u64,
+    ) {
+        let (even, fair) = self.shares(terms, asking, now);
+        let own = self.hosts.iter().position(|host| host.id == asking.id);
+        let own = own.unwrap_or(self.hosts.len());
+        let is_waiting = wanted > 0 && asking.out < even.max(1);
+        let since = match (is_waiting, asking.waits) {
+            (false, _) => 0,
+            (true, 0) => now,
+            (true, since) => since,
+        };
+        let before = self.hosts.iter().enumerate().filter(|(index, host)| {
+            let is_before = since == 0 || (host.waits, *index) < (since, own);
+            *index != own && is_before && host.is_waiting(terms, now)
+        });
+        let before = before.count() as u64;
+        let available = if may_be_granted {
+            let of_others: u64 = self
+                .others(asking.id, terms.lease, now)
+                .map(|host| host.out)
+                .sum();
+            left_beside(terms, 0, asking.out + of_others)
         } else {
-            at.window_left()
+            0
+        };
+        let limit = if is_waiting { even.max(1) } else { fair };
+        let limit = limit.saturating_sub(asking.out);
+        asking.granted = wanted.min(available.saturating_sub(before)).min(limit);
+        let total = asking.out + asking.granted;
+        let is_served = asking.granted == wanted || total >= even.max(1);
+        asking.waits = if is_served { 0 } else { since };
+        asking.has_had = match (asking.out, total) {
+            (0, 0) => 0,
+            (0, _) => now,
+            _ => asking.has_had,
+        };
+        self.grants += u64::from(asking.granted > 0);
+        asking.grant_number = self.grants;
+    }
+
+    /// How many places each host may have if those that want fewer leave the rest to the others, rounded down and up.
+    fn shares(&self, terms: &Terms, asking: &Host, now: u64) -> (u64, u64) {
+        let others = self.others(asking.id, terms.lease, now);
+        let mut wants: Vec<_> = others.map(|host| host.demand).collect();
+        wants.push(asking.demand);
+        if wants.iter().map(|wanted| u128::from(*wanted)).sum::<u128>() <= u128::from(terms.burst) {
+            return (MAX, MAX);
+        }
+        wants.sort_unstable();
+        let mut rest = terms.burst;
+        for (index, wanted) in wants.iter().enumerate() {
+            let hosts = (wants.len() - index) as u64;
+            if u128::from(*wanted) * u128::from(hosts) > u128::from(rest) {
+                return (rest / hosts, rest.div_ceil(hosts));
+            }
+            rest -= wanted;
+        }
+        (MAX, MAX)
+    }
+
+    /// The most places that a host may take anew.
+    fn ceiling(&self, terms: &Terms, asking: &Host, now: u64) -> u64 {
+        let mut hosts = self.hosts.iter();
+        if !hosts.any(|host| host.id != asking.id && host.is_waiting(terms, now)) {
+            return MAX;
+        }
+        let (even, _) = self.shares(terms, asking, now);
+        let is_new = asking.out > 0 && 2 * (now - asking.has_had) < terms.lease;
+        even.max(u64::from(is_new))
+    }
+
+    /// How long the store has to keep it.
+    fn needed_for(&self, ruling: &Ruling, at: Instant) -> u64 {
+        let terms = &ruling.terms;
+        let needed = match terms.kind {
+            Kind::Backlog => {
+                let used = u128::from(self.level) + u128::from(self.outstanding()) * u128::from(terms.period);
+                let drained = used.div_ceil(u128::from(terms.units)) * u128::from(terms.quantum);
+                u64::try_from(drained).unwrap_or(LONGEST).min(LONGEST)
+            }
+            Kind::Window => at.window_left(),
+            Kind::Places => {
+                let seconds = self.grants.saturating_sub(ruling.ahead + at.now / SECOND);
+                seconds * SECOND
+            }
         };
         needed + 2 * longest_lease(terms)
     }
@@ -546,9 +696,13 @@ impl Record {
                 granted,
                 remaining: Duration::from_micros(asking.expiry.saturating_sub(at.now)),
                 share,
-                grant_number: 0,
+                grant_number: asking.grant_number,
                 drained_in: Duration::from_micros(drained_in),
-                ceiling: u64::MAX,
+                ceiling: if terms.kind == Kind::Places {
+                    self.ceiling(terms, asking, at.now)
+                } else {
+                    MAX
+                },
                 hosts: active,
                 quarantine: Duration::from_micros(ruling.quarantine.saturating_sub(at.now)),
                 available: if unmet <= u128::from(left) { left } else { 0 },
@@ -562,7 +716,7 @@ impl Record {
     /// How long the store will have no unit to grant if no host returns one.
     fn free_in(&self, terms: &Terms, at: Instant) -> u64 {
         let mut outstanding = self.outstanding();
-        if left_beside(terms, self.level, outstanding) > 0 {
+        if terms.kind == Kind::Places || left_beside(terms, self.level, outstanding) > 0 {
             return 0;
         }
         if terms.kind == Kind::Window {

@@ -2,7 +2,7 @@
 //!
 //! The server runs the shipped script on the clock of the trace. What the model says is gone by then is deleted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -48,9 +48,12 @@ struct Row {
     expiry: u64,
     /// No unit is admitted unleased before.
     free_at: u64,
+    /// Of places: the number of the latest grant.
+    grant_number: u64,
     asked: Option<LeaseRequest>,
 }
 
+#[derive(Debug)]
 struct Host {
     id: u64,
     demand: u64,
@@ -116,7 +119,7 @@ impl Row {
             ungranted: self.ungranted,
             held: self.held,
             wanted: random.u64(..demand + 1),
-            grant_number: 0,
+            grant_number: self.grant_number,
         });
     }
 
@@ -131,6 +134,7 @@ impl Row {
         self.unleased = self.unleased.min(self.spent - of_lease);
         self.held = (grant.kept + grant.reply.granted).saturating_sub(of_lease);
         self.expiry = sent + micros(grant.reply.remaining);
+        self.grant_number = self.grant_number.max(grant.reply.grant_number);
         self.free_at = sent + micros(grant.reply.free_in);
     }
 }
@@ -163,7 +167,14 @@ fn rules() -> Vec<LeasedRule> {
         calendar(4_000, Window::Month, -60, Weekday::Monday),
         calendar(4_000, Window::Week, 330, Weekday::Sunday),
         calendar(900, Window::Day, 0, Weekday::Monday),
+        LeasedRule::Concurrency { places: 1 },
+        LeasedRule::Concurrency { places: 7 },
+        LeasedRule::Concurrency { places: 300 },
     ]
+}
+
+fn is_held(rule: &LeasedRule) -> bool {
+    matches!(rule, LeasedRule::Concurrency { .. })
 }
 
 /// A server with the script, and the model of it.
@@ -225,6 +236,8 @@ impl Store<'_> {
 #[derive(Default)]
 struct Admitted {
     all: [u64; KEYS.len()],
+    /// The numbers of grants of places, and the hosts that got them.
+    grant_numbers: [BTreeMap<u64, u64>; KEYS.len()],
     in_windows: HashMap<(usize, u64), u64>,
     /// For a backlog, what was admitted and has not drained yet, and the most that this ever was, in units times the
     /// nanoseconds of the window.
@@ -255,6 +268,33 @@ impl Admitted {
             }
             _ => {}
         }
+    }
+
+    /// The store granted places. The same number comes again if its answer is lost.
+    fn number(&mut self, rule: &LeasedRule, key: usize, answer: &StoreAnswer, host: u64) {
+        if let StoreAnswer::Granted(grant) = answer
+            && is_held(rule)
+            && grant.reply.granted > 0
+        {
+            let (number, numbers) = (grant.reply.grant_number, &mut self.grant_numbers[key]);
+            let latest = numbers.last_key_value().map_or(0, |(latest, _)| *latest);
+            match numbers.get(&number) {
+                Some(had) => assert_eq!(*had, host, "{grant:?}"),
+                None => assert!(number > latest, "{number} after {latest}: {grant:?}"),
+            }
+            numbers.insert(number, host);
+        }
+    }
+
+    /// The host has installed what it was granted.
+    fn lease_places(&mut self, rule: &LeasedRule, key: usize, granted: u64, (hosts, now): (&[Host], u64)) {
+        let LeasedRule::Concurrency { places } = *rule else {
+            return;
+        };
+        self.all[key] += granted;
+        let rows = hosts.iter().map(|host| &host.rows[key]);
+        let leased: u64 = rows.filter(|row| now < row.expiry).map(|row| row.held).sum();
+        assert!(leased <= places, "{leased} of {places} are leased: {hosts:?}");
     }
 
     /// No stretch of time has more than there is, and a unit for each host that there ever was.
@@ -337,15 +377,21 @@ fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool)
             }
             let host = &mut hosts[number];
             let row = &mut host.rows[key];
-            let units = row.spend(host.demand, now, &mut random);
-            admitted.add(rule, key, units, now);
-            if random.u64(..20) == 0 {
+            if is_held(rule) {
+                if now >= row.expiry {
+                    row.held = 0;
+                }
+            } else {
+                let units = row.spend(host.demand, now, &mut random);
+                admitted.add(rule, key, units, now);
+            }
+            if random.u64(..20) == 0 && !is_held(rule) {
                 // An outage policy admits what no store has granted.
                 let units = random.u64(..8 * host.demand);
                 row.spent += units;
                 row.ungranted += units;
             }
-            if is_rough && random.u64(..20) == 0 {
+            if is_rough && random.u64(..20) == 0 && !is_held(rule) {
                 row.refunded += random.u64(..host.demand);
             }
             row.ask((host.id, host.demand), &declared, KEYS[key], now, &mut random);
@@ -363,7 +409,7 @@ fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool)
         for request in &mut requests {
             if is_rough && random.u64(..50) == 0 {
                 request.sequence -= 1 + random.u64(..300_000);
-            } else if is_rough && random.u64(..50) == 0 {
+            } else if is_rough && random.u64(..15) == 0 {
                 request.spent = request.spent.saturating_sub(100);
             }
         }
@@ -377,6 +423,9 @@ fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool)
         for ((&(number, key), (of_key, request)), real) in asking.iter().zip(pairs).zip(real) {
             let modelled = store.model.answer(&store.run, now, &terms, of_key, request);
             assert_eq!(real, modelled, "seed {seed}, {rule:?}, step {step}: {request:?}");
+            if !is_rough {
+                admitted.number(rule, key, &real, hosts[number].id);
+            }
             let row = &mut hosts[number].rows[key];
             let is_repeat = row.sequence < now;
             seen.note(&real, request.held, is_repeat);
@@ -391,6 +440,9 @@ fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool)
                             free_at: row.free_at,
                             ..Row::default()
                         };
+                    }
+                    if !is_rough {
+                        admitted.lease_places(rule, key, grant.reply.granted, (hosts.as_slice(), now));
                     }
                 }
                 // Like a host that is deployed anew.
