@@ -6,6 +6,7 @@ mod cold_wait;
 mod host;
 #[path = "../layout_mirror/mod.rs"]
 mod layout_mirror;
+mod places_by_key;
 mod processes;
 #[path = "../scene/mod.rs"]
 mod scene;

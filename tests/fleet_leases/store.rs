@@ -97,6 +97,9 @@ impl Limit {
 
     /// How long until a unit can be granted, if nothing is returned.
     fn free_in(&self, rule: &LeasedRule, now: Duration) -> Duration {
+        if matches!(rule, LeasedRule::Concurrency { .. }) {
+            return Duration::ZERO;
+        }
         let used = self.level + u128::from(self.outstanding()) * Self::scale(rule);
         let room = u128::from(burst(rule) - 1) * Self::scale(rule);
         let excess = used.saturating_sub(room);

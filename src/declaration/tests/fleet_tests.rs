@@ -131,8 +131,9 @@ fn what_cannot_be_shared_is_refused_with_what_to_do() {
     let of_keys = format!("{CALLS}, {FLEET}");
     for (text, expected) in [
         (
-            keyed(&format!("kind = \"concurrency\", capacity = 3, {FLEET}"), ""),
-            "the places of single keys",
+            keyed(&format!("kind = \"concurrency\", capacity = 3, {FLEET}"), "")
+                .replace(FLEET, "fleet = { key = \"a\", unleased = 1 }"),
+            "would exceed the limit for as long as it is held",
         ),
         (
             keyed(&of_keys, "").replace("window =", "prefix = { ipv4 = 24, ipv6 = 56 }\nwindow ="),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use siphasher::sip::SipHasher13;
 
 use crate::engine::rules::limit_rules::LimitRules;
-use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{SetEngine, Shard};
 use crate::engine::terms::decision::Details;
@@ -143,7 +143,7 @@ impl SegmentEngine {
         }
         // Nothing is allocated under the lock.
         asked.reserve(set.limits.len());
-        let locked = self.lock_leased(set.shard(0))?;
+        let locked = self.lock_leased(set.shard(0), 0)?;
         let (shard, now) = (locked.shard, locked.now);
         let row = shard.only_row();
         for limit in &shard.limits {
@@ -232,7 +232,8 @@ impl SegmentEngine {
     }
 
     fn drain_shard(&self, shard: Shard<'_>, draining: bool) -> Result<(), Box<Error>> {
-        let mut locked = self.lock_leased(shard)?;
+        self.reclaim_places(shard, LockWait::Timeout)?;
+        let mut locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
         // Keys follow the record of the shard when they are made or looked at, so it comes first.
         locked.drain_row(locked.shard.memory.lease_row(), draining)?;
         locked.shard.list_all_rows();
@@ -245,7 +246,7 @@ impl SegmentEngine {
         };
         let mut next = 0;
         while next < rows {
-            let mut locked = self.lock_leased(shard)?;
+            let mut locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
             let end = rows.min(next + ROWS_A_LOCK);
             for index in next..end {
                 locked.drain_row(locked.shard.row(index), draining)?;
@@ -264,7 +265,7 @@ impl SegmentEngine {
         let Some(set) = self.sets().get(place.set) else {
             return Ok(());
         };
-        let mut locked = self.lock_leased(set.shard(place.shard))?;
+        let mut locked = self.lock_leased(set.shard(place.shard), place.row.index)?;
         let (shard, now) = (locked.shard, locked.now);
         let row = if set.is_keyed() {
             shard.row(place.row.index)
@@ -317,7 +318,7 @@ impl SegmentEngine {
     }
 
     fn tell_shard(&self, shard: Shard<'_>, from: Shard<'_>, limit: usize) -> Result<(), Box<Error>> {
-        let locked = self.lock_leased(shard)?;
+        let locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
         let shard = locked.shard;
         if let Some(limit) = shard.limits.get(limit) {
             let mut transaction = shard.memory.journal().begin();

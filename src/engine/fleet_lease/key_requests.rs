@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::engine::fleet_lease::exchange::{AskedLease, LeasePlace, ROWS_A_LOCK};
 use crate::engine::rules::limit_rules::LimitRules;
-use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
@@ -33,6 +33,8 @@ impl SegmentEngine {
             if by_definition.list_due_at(list).is_none_or(|due| due > now) {
                 continue;
             }
+            // What is no longer leased may be other hosts' by now, and a renewal would give it back to its holders.
+            self.reclaim_places(shard, LockWait::Timeout)?;
             let broke_off_at = shard.set.looked_up_to(shard.index(), list);
             let begun_at = broke_off_at.map_or(0, |row| row.swap(0, Ordering::Relaxed));
             let (mut next, mut has_turned, mut takes_all) = (begun_at, begun_at == 0, None);
@@ -49,7 +51,7 @@ impl SegmentEngine {
                 }
                 // Nothing is allocated under the lock.
                 asked.reserve(ROWS_A_LOCK as usize * shard.set.limits.len());
-                let locked = self.lock_leased(shard)?;
+                let locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
                 let takes_all =
                     *takes_all.get_or_insert_with(|| locked.shard.looks().begin(list, locked.now));
                 next = match locked.ask_for_listed(position, (list, takes_all), next, asked)? {
@@ -105,6 +107,11 @@ impl LockedShard<'_> {
         let (shard, now) = (self.shard, self.now);
         let memory = shard.memory;
         let row = shard.row(index);
+        if shard.can_take_places_back(row, now) {
+            // They were leased until a moment ago. The next look takes them back first.
+            shard.looks().leave(now);
+            return Ok(());
+        }
         let of_shard = memory.lease_row();
         let mut is_kept = false;
         let is_used = !row.is_absent() && !row.is_unused();

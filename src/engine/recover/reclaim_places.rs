@@ -2,7 +2,7 @@
 //!
 //! Which places these are follows from what the segment says at an instant and from nothing else, so every process
 //! finds the same ones, whether or not anyone is on duty: those of the youngest holds, until no more is held than is
-//! leased.
+//! leased. In a keyed set, places are leased for each key, so a row is looked at together with its own holds.
 
 use std::sync::atomic::Ordering;
 
@@ -15,6 +15,7 @@ use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::layout::places::{HoldPlace, HoldReference};
+use crate::shm::layout::row::Row;
 use crate::sorting::sort_by;
 
 /// How often to look without the lock while the shard keeps changing.
@@ -31,19 +32,51 @@ pub(in crate::engine) struct UnleasedHold {
 }
 
 impl<'a> RuledShard<'a> {
-    /// Whether more of any limit is held than leased.
-    pub(in crate::engine) fn has_unleased_places(&self, now: Now) -> bool {
-        self.set.has_lease_room && self.limits_above_lease(now).next().is_some()
+    /// Whether more of any limit of a row is held than leased.
+    pub(in crate::engine) fn has_unleased_places(&self, row: Row<'_>, now: Now) -> bool {
+        self.set.has_lease_room && self.limits_above_lease(row, now).next().is_some()
     }
 
-    /// Each limit with more held than leased, with the position of its amount in a hold and the excess.
-    fn limits_above_lease(&self, now: Now) -> impl Iterator<Item = (&'a LimitRules, usize, u64)> {
-        let (rules, row) = (self.rules, self.memory.only_row());
-        rules
-            .held_limits()
-            .enumerate()
+    /// Each limit of a row with more held than leased, with the position of its amount in a hold and the excess.
+    fn limits_above_lease(
+        &self,
+        row: Row<'_>,
+        now: Now,
+    ) -> impl Iterator<Item = (&'a LimitRules, usize, u64)> {
+        let limits = self.rules.held_limits().enumerate();
+        limits
             .map(move |(position, limit)| (limit, position, limit.places_above_lease(row, now)))
             .filter(|(_, _, above)| *above > 0)
+    }
+
+    /// Whether hosts share any limit of which places are held.
+    fn leases_places(&self) -> bool {
+        self.set.has_lease_room && self.rules.held_limits().any(LimitRules::is_leased)
+    }
+
+    /// The rows of which more is held than leased.
+    fn rows_above_lease(&self, now: Now) -> Vec<u64> {
+        let is_above = |row: &u64| self.has_unleased_places(self.row(*row), now);
+        if !self.leases_places() {
+            return Vec::new();
+        }
+        if !self.memory.is_keyed() {
+            return Some(0).filter(is_above).into_iter().collect();
+        }
+        let of_holds = self.holds_by_age().map(|(_, hold)| hold.row().index);
+        let mut rows: Vec<u64> = of_holds.filter(is_above).collect();
+        sort_by(&mut rows, |one, other| one < other);
+        rows.dedup();
+        rows
+    }
+
+    /// Whether some hold has places of a row of which more is held than leased.
+    pub(in crate::engine) fn can_take_places_back(&self, row: Row<'_>, now: Now) -> bool {
+        self.set.has_lease_room
+            && self.limits_above_lease(row, now).any(|(_, position, _)| {
+                self.holds_of(row.index)
+                    .any(|(_, hold)| amount(hold, position) > 0)
+            })
     }
 
     /// The holds in use, with their ages.
@@ -55,14 +88,21 @@ impl<'a> RuledShard<'a> {
             .map(|(index, hold)| ((hold.taken_at().load(Ordering::Relaxed), index), hold))
     }
 
+    /// Those of one row.
+    fn holds_of(&self, row: u64) -> impl Iterator<Item = (Age, HoldPlace<'a>)> {
+        self.holds_by_age()
+            .filter(move |(_, hold)| hold.row().index == row)
+    }
+
     /// Whether places of the hold at `index` are not leased. Does not allocate.
     pub(in crate::engine) fn is_unleased(&self, index: u64, now: Now) -> bool {
         let Some(own) = self.memory.hold(index).filter(|hold| hold.is_taken()) else {
             return false;
         };
         let own_age = (own.taken_at().load(Ordering::Relaxed), index);
-        self.limits_above_lease(now).any(|(_, position, above)| {
-            let younger = self.holds_by_age().filter(|(age, _)| *age > own_age);
+        let row = self.row(own.row().index);
+        self.limits_above_lease(row, now).any(|(_, position, above)| {
+            let younger = self.holds_of(row.index).filter(|(age, _)| *age > own_age);
             let of_younger: u64 = younger.map(|(_, hold)| amount(hold, position)).sum();
             amount(own, position) > 0 && of_younger < above
         })
@@ -74,13 +114,23 @@ impl<'a> RuledShard<'a> {
         now: Now,
         is_given_back: impl Fn(HoldPlace<'_>) -> bool,
     ) -> Vec<UnleasedHold> {
-        if !self.has_unleased_places(now) {
-            return Vec::new();
-        }
+        let rows = self.rows_above_lease(now).into_iter();
+        rows.flat_map(|row| self.unleased_holds_of(row, now, &is_given_back))
+            .collect()
+    }
+
+    /// Those of one row.
+    fn unleased_holds_of(
+        &self,
+        row: u64,
+        now: Now,
+        is_given_back: impl Fn(HoldPlace<'_>) -> bool,
+    ) -> Vec<UnleasedHold> {
         let (given_back, mut holds): (Vec<_>, Vec<_>) =
-            self.holds_by_age().partition(|(_, hold)| is_given_back(*hold));
+            self.holds_of(row).partition(|(_, hold)| is_given_back(*hold));
         sort_by(&mut holds, |(one, _), (other, _)| one > other);
-        let mut above: Vec<(&LimitRules, usize, u64)> = self.limits_above_lease(now).collect();
+        let above = self.limits_above_lease(self.row(row), now);
+        let mut above: Vec<(&LimitRules, usize, u64)> = above.collect();
         for (_, position, above) in &mut above {
             let of_gone: u64 = given_back.iter().map(|(_, hold)| amount(*hold, *position)).sum();
             *above = above.saturating_sub(of_gone);
@@ -124,47 +174,64 @@ impl SegmentEngine {
         }
     }
 
-    /// Takes back what is held beyond the lease, of each concurrency limit that hosts share, from the youngest holds
-    /// first. Returns from how many holds.
+    /// Takes back what is held beyond the lease, of each concurrency limit that hosts share, from the youngest holds of
+    /// each row first. Returns from how many holds.
     pub(in crate::engine) fn reclaim_places(
         &self,
         shard: Shard<'_>,
         wait: LockWait,
     ) -> Result<u64, Box<Error>> {
         let seen = shard.by_its_definition();
-        if !seen.has_unleased_places(seen.instant(self.now(shard))) {
-            return Ok(0);
+        let mut done = 0;
+        for row in seen.rows_above_lease(seen.instant(self.now(shard))) {
+            done += self.reclaim_places_of(shard, row, wait)?;
         }
+        Ok(done)
+    }
+
+    /// The same for one row.
+    fn reclaim_places_of(&self, shard: Shard<'_>, row: u64, wait: LockWait) -> Result<u64, Box<Error>> {
         // Found without the lock, and checked again under it.
-        let mut holds: Vec<Age> = seen.holds_by_age().map(|(age, _)| age).collect();
+        let mut holds: Vec<Age> = shard
+            .by_its_definition()
+            .holds_of(row)
+            .map(|(age, _)| age)
+            .collect();
         sort_by(&mut holds, |one, other| one > other);
         let mut done = 0;
         for batch in holds.chunks(BATCH) {
             let mut locked = self.lock(shard, LockFor::GiveBack, wait)?;
             for age in batch {
-                done += u64::from(locked.take_places_back(*age)?);
+                done += u64::from(locked.take_places_back(*age, row)?);
             }
             locked.serve_every_queue()?;
-            if !locked.shard.has_unleased_places(locked.now) {
+            if !locked
+                .shard
+                .has_unleased_places(locked.shard.row(row), locked.now)
+            {
                 break;
             }
         }
         Ok(done)
     }
 
-    /// Takes the lock of a shard in which no more is held than leased. Whoever changes a lease starts with this, so
-    /// that what was given to other hosts is not held here again.
+    /// Takes the lock of a shard in one row of which no more is held than leased. Whoever changes a lease of the row
+    /// starts with this, so that what was given to other hosts is not held here again.
     pub(in crate::engine) fn lock_leased<'a>(
         &'a self,
         shard: Shard<'a>,
+        row: u64,
     ) -> Result<LockedShard<'a>, Box<Error>> {
         loop {
             let locked = self.lock(shard, LockFor::Decide, LockWait::Timeout)?;
-            if !locked.shard.has_unleased_places(locked.now) {
+            if !locked
+                .shard
+                .has_unleased_places(locked.shard.row(row), locked.now)
+            {
                 return Ok(locked);
             }
             drop(locked);
-            if self.reclaim_places(shard, LockWait::Timeout)? == 0 {
+            if self.reclaim_places_of(shard, row, LockWait::Timeout)? == 0 {
                 // What is in use is in no hold: the counts are damaged, and whoever finds that repairs them.
                 return self.lock(shard, LockFor::Decide, LockWait::Timeout);
             }
@@ -175,19 +242,23 @@ impl SegmentEngine {
 impl LockedShard<'_> {
     /// Takes back what a hold has of limits with more held than leased, if it is still the same hold. Its permit
     /// finds out that it was reclaimed. Returns whether there was anything to take.
-    fn take_places_back(&self, (taken_at, index): Age) -> Result<bool, Box<Error>> {
+    fn take_places_back(&self, (taken_at, index): Age, row: u64) -> Result<bool, Box<Error>> {
         let shard = self.shard;
-        if !shard.has_unleased_places(self.now) || self.finish_if_marked(index)? {
+        if !shard.has_unleased_places(shard.row(row), self.now) || self.finish_if_marked(index)? {
             return Ok(false);
         }
         let hold = shard.memory.hold(index).filter(|hold| hold.is_taken());
-        let Some(hold) = hold.filter(|hold| hold.taken_at().load(Ordering::Relaxed) == taken_at) else {
+        let is_same = |hold: &HoldPlace<'_>| {
+            hold.taken_at().load(Ordering::Relaxed) == taken_at && hold.row().index == row
+        };
+        let Some(hold) = hold.filter(is_same) else {
             return Ok(false);
         };
+        let row = shard.row(row);
         let mut transaction = shard.memory.journal().begin();
         let mut expired = hold.expired().load(Ordering::Relaxed);
         let before = expired;
-        for (limit, position, _) in shard.limits_above_lease(self.now) {
+        for (limit, position, _) in shard.limits_above_lease(row, self.now) {
             let Some(word) = hold.amounts().get(position) else {
                 continue;
             };
@@ -195,7 +266,7 @@ impl LockedShard<'_> {
             if amount == 0 {
                 continue;
             }
-            limit.give_back(shard.row(hold.row().index), &mut transaction, amount);
+            limit.give_back(row, &mut transaction, amount);
             transaction.store(word, 0);
             expired |= 1 << limit.index;
             transaction.count(&shard.counters(limit.index).reclaimed, amount);

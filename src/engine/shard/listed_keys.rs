@@ -109,9 +109,12 @@ impl Looks<'_> {
 
 impl<'a> RuledShard<'a> {
     pub(in crate::engine) fn looks(&self) -> Looks<'a> {
-        let first = self.limits.iter().find(|limit| limit.is_leased());
-        let words = first.and_then(|limit| limit.lease_words(self.memory.lease_row()));
-        let gathered_for = first.map_or(1, LimitRules::reports_gathered_for);
+        let mut leased = self.limits.iter().filter(|limit| limit.is_leased());
+        let gathered_for = leased.clone().map(LimitRules::reports_gathered_for).min();
+        let words = leased
+            .next()
+            .and_then(|limit| limit.lease_words(self.memory.lease_row()));
+        let gathered_for = gathered_for.unwrap_or(1);
         Looks {
             words: words.unwrap_or_default(),
             gathered_for,

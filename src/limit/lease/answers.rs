@@ -138,7 +138,12 @@ impl Leased {
             // What is leased is renewed before it is over.
             Some(quarantine) => {
                 let over_at = now.monotonic.saturating_add(quarantine.remaining);
-                let renewed_at = until.saturating_sub(pace);
+                let looked_at_after = if self.is_by_key() {
+                    self.reports_gathered_for()
+                } else {
+                    0
+                };
+                let renewed_at = until.saturating_sub(pace + looked_at_after);
                 if renewed_at > now.monotonic {
                     over_at.min(renewed_at)
                 } else {

@@ -73,19 +73,22 @@ impl Leased {
         let is_leased = valid_until > now.monotonic;
         if self.get(state, LeaseWord::Draining) != 0 {
             if self.is_held() && self.left(state) == 0 {
-                return is_leased.then(|| self.renewed_at(state).max(retry_at));
+                // Places in use are kept.
+                return is_leased.then(|| self.refreshed_at(state).max(retry_at));
             }
             return (is_leased || self.is_unreported(state)).then_some(retry_at);
         }
-        if self.is_by_key() {
+        if self.is_by_key() && !self.is_held() {
             return self.due_of_key_at(state, now);
         }
         // What the host has granted itself is not renewed, and until the store grants something, it is asked.
         let is_first = self.get(state, LeaseWord::Sequence) == 0;
-        if is_first || self.get(state, LeaseWord::OutSince) != 0 {
+        if !self.is_by_key() && (is_first || self.get(state, LeaseWord::OutSince) != 0) {
             return Some(retry_at);
         }
-        let is_wanted = self.get(state, LeaseWord::Alerted) != 0 || self.get(state, LeaseWord::Unmet) != 0;
+        // The use of a key that has no lease asks for nothing unless it was refused.
+        let is_alerted = self.get(state, LeaseWord::Alerted) != 0 && (is_leased || !self.is_by_key());
+        let is_wanted = is_alerted || self.get(state, LeaseWord::Unmet) != 0;
         // Places that are held but no longer leased have to be leased again.
         let places = if is_leased {
             self.get(state, LeaseWord::Allowance)

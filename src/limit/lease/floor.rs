@@ -19,11 +19,17 @@ const HALF: u64 = 2;
 
 impl Leased {
     /// How much the host keeps although it does not use it: a few of its largest recent costs while units are
-    /// plentiful, nothing when they are not, and nothing a minute after its last use. Nothing by key: a key's first
-    /// units are [not leased](super::key_lease).
+    /// plentiful, nothing when they are not, and nothing a minute after its last use. Nothing by key, because a key's first
+    /// units are [not leased](super::key_lease); but a place that was just released is kept for half a lease, since
+    /// places always are.
     pub(super) fn floor(&self, state: &(impl State + ?Sized), now: Now) -> u64 {
         let used_at = self.get(state, LeaseWord::UsedAt);
-        if self.is_by_key() || used_at == 0 || now.monotonic.saturating_sub(used_at) >= KEPT_FOR {
+        let kept_for = match (self.is_by_key(), self.is_held()) {
+            (false, _) => KEPT_FOR,
+            (true, false) => 0,
+            (true, true) => self.length() / HALF,
+        };
+        if used_at == 0 || now.monotonic.saturating_sub(used_at) >= kept_for {
             return 0;
         }
         let before = self.get(state, LeaseWord::LargestBefore);

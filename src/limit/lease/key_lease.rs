@@ -73,6 +73,7 @@ impl Leased {
             && get(LeaseWord::Unmet) == 0
             && get(LeaseWord::FreeAt) <= now.monotonic
             && self.left_in_time(state, now) == 0
+            && self.in_use(state) == 0
     }
 
     /// Begins a row for a key that has none. `outage` is the record of the shard, which knows whether the store is out.
@@ -178,7 +179,13 @@ impl Leased {
 
     /// For how many nanoseconds what keys have to say is gathered.
     pub(crate) fn reports_gathered_for(&self) -> u64 {
-        (self.length() / GATHERED_PART).clamp(SHORTEST_GATHERING, LONGEST_GATHERING)
+        let gathered_for = (self.length() / GATHERED_PART).min(LONGEST_GATHERING);
+        if self.is_held() {
+            // Places that are renewed too late are lost to their holders.
+            gathered_for.max(1)
+        } else {
+            gathered_for.max(SHORTEST_GATHERING)
+        }
     }
 
     /// Whether somebody waits for a request for a key, or soon will.

@@ -30,7 +30,7 @@ impl Leased {
         }
         // What was short a lease ago says nothing about now, nor what was in another window.
         let answered_ago = now.monotonic.saturating_sub(get(LeaseWord::AnsweredAt));
-        let is_exhausted = if self.is_by_key() {
+        let is_exhausted = if self.is_by_key() && !self.is_held() {
             get(LeaseWord::FreeAt) > now.monotonic
         } else {
             let is_another_window = self.is_in_windows() && !self.is_valid(state, now);

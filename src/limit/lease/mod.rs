@@ -523,7 +523,7 @@ impl RuleOperations for Leased {
         if cost == 0 {
             return;
         }
-        if !self.is_by_key() {
+        if !self.is_by_key() || self.is_held() {
             self.note_cost(state, cost);
         }
         if self.is_held() {

@@ -69,11 +69,6 @@ impl Limit {
                 ),
             });
         }
-        if is_keyed && self.kind == Kind::Concurrency {
-            return Err(misplaced(
-                "hosts do not share the places of single keys; remove it, or declare the limit in a set that is not keyed",
-            ));
-        }
         if is_keyed && self.prefix.is_some() {
             return Err(misplaced(
                 "hosts do not share limits of networks; remove it, or remove `prefix` and use the address as the key",
@@ -185,15 +180,25 @@ impl Limit {
         place: &Location<'_>,
         capacity: u64,
     ) -> Result<u64, DeclarationError> {
-        let one = Amount::from(1);
         let declared = self.fleet.as_ref().and_then(|fleet| fleet.unleased.as_ref());
-        let amount = declared.unwrap_or(&one);
+        let is_held = self.kind == Kind::Concurrency;
+        let by_default = Amount::from(u64::from(!is_held));
+        let amount = declared.unwrap_or(&by_default);
         let units = self
             .units(amount)
             .map_err(|invalid| place.value("fleet / unleased", amount, invalid))?
             .unwrap_or(u64::MAX);
         if declared.is_some() {
             check_range(|| place.field("fleet / unleased"), units, 0, capacity)?;
+        }
+        if is_held && units > 0 {
+            return Err(DeclarationError::Misplaced {
+                place: place.field("fleet / unleased"),
+                given: format!("unleased = {amount}"),
+                advice: "a place that is held before the store was asked would exceed the limit for as long as it is \
+                         held; remove it, and declare `cold_wait` for how long the first request of a key waits"
+                    .to_owned(),
+            });
         }
         Ok(units.min(capacity))
     }
