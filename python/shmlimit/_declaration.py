@@ -148,7 +148,8 @@ class Rate(_Windowed):
             With `"auto"`, how long units are leased for follows from the limit. `outage` may be `"deny"`, `"safe"` or
             `"open"`. With `"safe"`, the host goes on with `"safe": 50` units of each window (or places), with a
             fraction of the capacity as in `"safe": 0.25`, or by default with the capacity divided by the hosts that the
-            store last knew of. In a keyed set, `"unleased": 1` units of a key are admitted before the store was asked.
+            store last knew of. In a keyed set, `"unleased": 1` units of a key are admitted before the store was asked;
+            never places.
         credit: Two-tier checks: each process draws batches, such as `{"batch": 10}`, and admits from its own batch
             without the lock; in a keyed set, for each key. Only for a set with a single limit. With
             `{"batch": 10, "window_coupled": True}` and `"fixed_window"`, no window admits more than the capacity. With

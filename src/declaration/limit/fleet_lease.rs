@@ -89,7 +89,8 @@ impl FleetLease {
     /// In a keyed set: how many units of a key this host admits at once before it has asked for any; 1 by default. The
     /// store charges them afterwards, even beyond the burst, and none is admitted while the store has nothing for the
     /// key: so at one moment each host can exceed a key's limit by that many, but not the rate in the long run. With 0 the
-    /// first request of a key waits for the store ([`cold_wait`](Self::cold_wait)), and nothing is exceeded.
+    /// first request of a key waits for the store ([`cold_wait`](Self::cold_wait)), and nothing is exceeded. It is always 0
+    /// for concurrency, where a place would exceed the limit for as long as it is held.
     pub fn unleased(mut self, units: impl Into<Amount>) -> Self {
         self.unleased = Some(units.into());
         self

@@ -12,7 +12,7 @@ use crate::operations::subject::Subject;
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
 
 /// Longer than any run takes.
-const LEASE: Duration = Duration::from_secs(3600);
+pub const LEASE: Duration = Duration::from_secs(3600);
 
 /// Units of the first grant, and of what is spent of it before the second is asked for.
 const FIRST: u64 = 10;
@@ -289,6 +289,81 @@ fn give_a_row_to_another_key(victim: &Victim) {
     victim.is_admitted(&set, &everything(&set, 1));
 }
 
+/// Places that each key has of its own.
+fn shared_places_by_key() -> SetDeclaration {
+    let limit = Limit::concurrency("places", PLACES);
+    let fleet = FleetLease::new("org/places").lease(LEASE);
+    SetDeclaration::new(SET)
+        .waiters(2)
+        .holds(PLACES as u32)
+        .keyed(Keyed::new(20))
+        .add_limit(limit.fleet(fleet.cold_wait(Duration::ZERO)))
+}
+
+/// Has duty, and two places of the key are leased for so long.
+fn places_are_leased(victim: &Victim, remaining: Duration) -> Duty {
+    refused(&victim.set(), 2);
+    let duty = has_duty(victim);
+    let asked = duty.ask().expect("works").remove(0);
+    let reply = LeaseReply {
+        granted: 2,
+        remaining,
+        ..answer(asked.request())
+    };
+    duty.install(&asked, &reply).expect("works");
+    duty
+}
+
+fn ask_for_places_of_a_key(victim: &Victim) {
+    refused(&victim.set(), 2);
+    let duty = has_duty(victim);
+    victim.begins();
+    let asked = duty.ask();
+    install_for_keys(&duty, asked.as_deref().unwrap_or_default());
+    victim.ends();
+    assert_eq!(asked.expect("works").len(), 1);
+}
+
+fn take_a_place_of_a_key(victim: &Victim) {
+    let set = victim.set();
+    let _duty = places_are_leased(victim, LEASE);
+    victim.is_admitted(&set, &everything(&set, 1));
+}
+
+fn renew_places_of_a_key(victim: &Victim) {
+    let set = victim.set();
+    let duty = places_are_leased(victim, LEASE);
+    let _permit = admitted(&set, &everything(&set, 1));
+    victim.passes(LEASE / 2);
+    victim.begins();
+    let asked = duty.ask();
+    install_for_keys(&duty, asked.as_deref().unwrap_or_default());
+    victim.ends();
+    assert_eq!(asked.expect("works").len(), 1);
+}
+
+/// The next who looks for what to ask takes back the places of two permits whose lease is over, the younger first.
+fn lose_places_of_a_key(victim: &Victim) {
+    let set = victim.set();
+    let duty = places_are_leased(victim, GATHERED);
+    let request = everything(&set, 1);
+    let permits = [admitted(&set, &request), admitted(&set, &request)];
+    victim.passes(2 * GATHERED);
+    assert!(permits.iter().all(Permit::reclaimed));
+    victim.begins();
+    let asked = duty.ask();
+    victim.ends();
+    assert!(asked.is_ok());
+}
+
+/// As [`leased_by_key`], of places.
+const fn places_by_key(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
+    Operation {
+        set: shared_places_by_key,
+        ..leased_by_key(name, transactions, run)
+    }
+}
+
 /// As [`leased`], of a limit that each key has of its own.
 const fn leased_by_key(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
@@ -334,4 +409,8 @@ pub const LEASE_OPERATIONS: &[Operation] = &[
     leased_by_key("lease of a key, leave the lists", 1, leave_the_lists),
     leased_by_key("lease of a key, settle", 1, settle_for_a_key),
     leased_by_key("lease of a key, give its row away", 3, give_a_row_to_another_key),
+    places_by_key("places of a key, ask and answer", 2, ask_for_places_of_a_key),
+    places_by_key("places of a key, take one", 1, take_a_place_of_a_key),
+    places_by_key("places of a key, renew", 2, renew_places_of_a_key),
+    places_by_key("places of a key, lose", 3, lose_places_of_a_key),
 ];

@@ -17,7 +17,7 @@ use crate::beside::clock;
 use crate::operations::changes::{ADAPTING, KEYS};
 use crate::operations::drawing::BATCH;
 use crate::operations::labels::check_labels;
-use crate::operations::leases::{LEFT, SEQUENCE, answer, answer_for_key};
+use crate::operations::leases::{LEASE, LEFT, SEQUENCE, answer, answer_for_key};
 use crate::operations::subject::Subject;
 use crate::operations::{SET, everything};
 use crate::state::image::{Image, Layout, RawFile};
@@ -343,11 +343,14 @@ impl Survivor {
         let passed = leases.last_look(&before);
         let now = || clock.now().max(self.layout.last_seen(&self.file)).max(passed);
         leases.check_lists(&before, now()).map_err(Judgement::Lost)?;
+        let are_places = self.snapshot().sets[0].limits[0].kind == Kind::Concurrency;
+        // Places that nobody holds are given back in time.
+        let looked_at = if are_places { LEASE / 4 } else { LISTS_LOOKED_AT };
         let taken = self.segment.fleet().try_take_duty();
         let duty = taken.map_err(|error| failure("take duty", &error))?;
         let duty = duty.ok_or_else(|| Judgement::Stuck("no process gets duty".to_owned()))?;
         let ask = || {
-            clock.advance_to(now() + LISTS_LOOKED_AT);
+            clock.advance_to(now() + looked_at);
             duty.ask().map_err(|error| failure("ask", &error))
         };
         let (mut reported, mut granted) = (0, 0);
@@ -375,7 +378,13 @@ impl Survivor {
                 leases.spent(&before)
             )));
         }
-        if leases.left(&after) != leases.left(&before) + granted {
+        if are_places && leases.left(&after) != 0 {
+            return Err(Judgement::Lost(format!(
+                "{} places that nobody holds are still leased",
+                leases.left(&after)
+            )));
+        }
+        if !are_places && leases.left(&after) != leases.left(&before) + granted {
             return Err(Judgement::Torn(format!(
                 "{} are left of all leases, and {} were before {granted} were granted",
                 leases.left(&after),

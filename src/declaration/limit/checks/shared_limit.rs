@@ -54,8 +54,9 @@ impl Limit {
     /// [`RefusalReason::Lease`](crate::RefusalReason::Lease) or one of its siblings, or waits in the queue.
     ///
     /// For limits with [`Gcra`](crate::Algorithm::Gcra), token bucket, leaky bucket, or a fixed window aligned to UTC or to
-    /// the calendar; for budgets with such windows; and for concurrency that does not adapt, in a set without keys. In a
-    /// keyed set, hosts share the limit of each key: see [`FleetLease::unleased`]. Not with [`credit`](Self::credit), nor with a [`time_zone`](Self::time_zone).
+    /// the calendar; for budgets with such windows; and for concurrency that does not adapt. In a keyed set, hosts share
+    /// the limit of each key: see [`FleetLease::unleased`]. Not with [`credit`](Self::credit), nor with a
+    /// [`time_zone`](Self::time_zone).
     pub fn fleet(mut self, fleet: FleetLease) -> Self {
         self.fleet = Some(fleet);
         self
