@@ -412,5 +412,5 @@ pub const LEASE_OPERATIONS: &[Operation] = &[
     places_by_key("places of a key, ask and answer", 2, ask_for_places_of_a_key),
     places_by_key("places of a key, take one", 1, take_a_place_of_a_key),
     places_by_key("places of a key, renew", 2, renew_places_of_a_key),
-    places_by_key("places of a key, lose", 3, lose_places_of_a_key),
+    places_by_key("places of a key, lose", 4, lose_places_of_a_key),
 ];
