@@ -104,6 +104,7 @@ pub mod headers;
 pub mod layer;
 mod limit;
 mod message;
+mod order;
 pub mod pool;
 mod queue;
 pub mod request;

@@ -67,6 +67,7 @@ impl Limit {
             unit: self.unit.clone().unwrap_or_else(|| "1".to_owned()),
             scope: self.scope.unwrap_or_default(),
             rule,
+            window: meant.window.map_or(0, longest_nanos),
             // No key has a capacity of its own of what all keys have together.
             terms: terms.filter(|_| !self.is_overall()),
             refunds: self.refunds(),

@@ -13,7 +13,7 @@ use std::path::Path;
 pub use lock::RawLock;
 use words::{
     LINE, bucket, control, control_start, counters, definition_checksum, entry, header, header_checksum,
-    hold, journal, participant, ticket,
+    hold, journal, order, participant, ticket,
 };
 
 /// The bytes of a segment file.
@@ -118,12 +118,24 @@ impl RawSegment {
         )
     }
 
-    /// The position of the first word of the tags of the first set: behind its control, its journal, its counters and its
+    /// The position of the order among the keys of the first set: behind its control, its journal, its counters and its
     /// overall states.
-    pub fn tags(&self) -> usize {
+    pub fn order(&self) -> usize {
         let counters = counters::SIZE * self.entry(entry::LIMITS);
         let overall = self.entry(entry::OVERALL_WORDS).next_multiple_of(LINE);
         self.control() + control::SIZE + journal::SIZE + counters + overall
+    }
+
+    /// Whether all keys of the first set have some limit together: one or zero.
+    fn orders(&self) -> usize {
+        usize::from(self.entry(entry::OVERALL_WORDS) > 0)
+    }
+
+    /// The position of the first word of the tags of the first set, which follow the order.
+    pub fn tags(&self) -> usize {
+        let entries = order::ENTRY_SIZE * self.entry(entry::TICKETS);
+        let size = (order::SIZE + entries).next_multiple_of(LINE);
+        self.order() + self.orders() * size
     }
 
     /// The positions of the first set's tickets, which come last in the extent.
@@ -161,7 +173,9 @@ impl RawSegment {
 
     /// The position of a word of a hold of the first set. The tickets follow the holds.
     pub fn hold_word(&self, index: u64, word: usize) -> usize {
-        let stride = (hold::HEAD_SIZE + self.entry(entry::HELD_AMOUNTS)).next_multiple_of(LINE);
+        let of_order = self.orders() * order::HOLD_SIZE;
+        let size = hold::HEAD_SIZE + self.entry(entry::HELD_AMOUNTS) + of_order;
+        let stride = size.next_multiple_of(LINE);
         let end = self.tickets().next().expect("a ticket");
         let behind = self.entry(entry::HOLDS) - usize::try_from(index).expect("an index in memory");
         end - behind * stride + word

@@ -194,6 +194,23 @@ pub mod hold {
     pub const HEAD_SIZE: usize = 7;
 }
 
+/// The order among the keys of a shard, of which none is journalled: its record, an entry of its heap for each ticket, what
+/// rows have of it behind the states, and holds behind the amounts. Only where all keys have some limit together.
+pub mod order {
+    pub const VIRTUAL_TIME: usize = 0;
+    pub const LATEST_TAG: usize = 1;
+    pub const HEAP_LENGTH: usize = 3;
+    pub const NEWCOMERS: usize = 4;
+    pub const SIZE: usize = 8;
+    pub const ENTRY_SIZE: usize = 2;
+
+    pub const ROW_TAG: usize = 0;
+    pub const ROW_PLACE: usize = 2;
+    pub const ROW_SIZE: usize = 5;
+
+    pub const HOLD_SIZE: usize = 3;
+}
+
 /// What a hold is labelled with.
 pub mod label {
     pub const STAMP: usize = 0;

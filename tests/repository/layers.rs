@@ -23,7 +23,7 @@ const LAYERS: &[Layer] = &[
     },
     // The rules and the shared-memory layer do not know each other.
     Layer {
-        modules: &["limit", "queue", "shm", "table"],
+        modules: &["limit", "order", "queue", "shm", "table"],
         may_use_peers: false,
     },
     Layer {

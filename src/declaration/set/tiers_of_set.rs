@@ -72,6 +72,7 @@ impl SetDeclaration {
             share_refund_words(&mut changed);
             tiers.push(TierPlan {
                 name: tier.name.clone(),
+                weight: u64::from(tier.weight.unwrap_or(DEFAULT_WEIGHT)),
                 limits: changed,
             });
         }

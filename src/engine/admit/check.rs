@@ -163,6 +163,9 @@ impl SegmentEngine {
         if !is_charged {
             locked.charge_all(row, costs)?;
         }
+        if set.has_overall() {
+            locked.charge_used(row, costs);
+        }
         Ok(match is_admitted {
             true => Debited::WithSomeLeft,
             false => Debited::WithNothingLeft,

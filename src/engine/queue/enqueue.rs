@@ -1,5 +1,7 @@
 //! Taking a ticket: the beginning of a wait.
 
+use std::sync::atomic::Ordering;
+
 use crate::engine::admit::attempt::{Answer, Attempt};
 use crate::engine::queue::deaths::{SHORT_WAIT, UNWATCHED_SLICE};
 use crate::engine::queue::grant::{Blocked, Served};
@@ -166,12 +168,38 @@ impl<'a> LockedShard<'a> {
                 return Ok(Err(answer));
             }
         }
-        match self.enqueue(row, costs, decision.owner, how)? {
-            Some(ticket) => Ok(Ok(Enqueued { ticket, row, served })),
+        let ticket = if self.has_its_share_of_tickets(row) {
+            None
+        } else {
+            self.enqueue(row, costs, decision.owner, how)?
+        };
+        match ticket {
+            Some(ticket) => {
+                self.order_key(row.index);
+                Ok(Ok(Enqueued { ticket, row, served }))
+            }
             None => self
                 .refuse(row.into(), costs, Cause::QueueFull(None), decision, attempt)
                 .map(Err),
         }
+    }
+
+    /// Whether a key has as many tickets as are free, of those that it shares with others: half of them, if it is alone.
+    fn has_its_share_of_tickets(&self, row: Row<'_>) -> bool {
+        let memory = self.shard.memory;
+        let queued = memory.control().queued.load(Ordering::Relaxed);
+        let free = memory.ticket_capacity().saturating_sub(queued);
+        // A key has no more than wait altogether, so that hardly any are counted.
+        if !self.shard.set.has_overall() || queued < free {
+            return false;
+        }
+        let queue = QueueWords::reading(memory);
+        let mut next = queue::head(&queue, row.index).ok().flatten();
+        for _ in 0..free {
+            let Some(index) = next else { return false };
+            next = queue::successor(&queue, index);
+        }
+        true
     }
 
     /// Takes a ticket at the end of the queue; `None` if all are taken.

@@ -144,6 +144,7 @@ impl<'a> LockedShard<'a> {
         if !self.shard.set.has_overall() {
             return self.serve_queue(row, None);
         }
+        self.order_key(row);
         let first = self.serve_in_order()?;
         if let Some(first) = first.filter(|first| first.row == row) {
             // It was just found blocked, or is to look again.
@@ -174,7 +175,10 @@ impl<'a> LockedShard<'a> {
             };
             if ticket.is_expired(self.now.monotonic) {
                 // Its owner will find it gone and its time up. Those behind it do not wait for that.
-                self.take_back_ticket(index, &self.shard.memory.control().timed_out)?;
+                let costs = self.shard.costs_of(ticket);
+                self.leave_in_order(row, &costs, index, |locked| {
+                    locked.take_back_ticket(index, &locked.shard.memory.control().timed_out)
+                })?;
                 has_another_head = true;
                 continue;
             }
@@ -209,6 +213,7 @@ impl<'a> LockedShard<'a> {
                     };
                     // It went to sleep behind another. As the head, it has to compute when time serves it.
                     if has_another_head && matches!(served, Served::Blocked(_)) {
+                        self.order_key(row);
                         self.notify(index, ticket);
                     }
                     return Ok(served);
@@ -241,14 +246,18 @@ impl<'a> LockedShard<'a> {
             return Ok(());
         }
         let has_overall = self.shard.set.has_overall();
-        let first = if has_overall { self.serve_in_order()? } else { None };
+        let first = if has_overall {
+            self.serve_all_in_order()?
+        } else {
+            None
+        };
         // Bounded by the number of tickets, whatever the queues say.
         for index in 0..self.shard.memory.touched_tickets() {
             if let Some(queue) = self.shard.queue_headed_by(index) {
                 let served = self.serve_queue(queue, first.map(|first| first.ticket))?;
                 // Of those that are ordered, only the first goes by the clock.
                 let is_first = first.is_some_and(|first| first.row == queue);
-                if !has_overall || is_first || self.as_ordered(index).is_none() {
+                if !has_overall || is_first || !self.is_ordered(queue) {
                     self.notify_if_blocked(queue, served)?;
                 }
             }
@@ -256,13 +265,23 @@ impl<'a> LockedShard<'a> {
         Ok(())
     }
 
-    /// Serves the head of a row's queue, after something was given back that it may wait for. The head is the same as
-    /// before, and so is what time does for it. If no hold was free before, the head of any other queue may wait for
+    /// Serves the head of a row's queue, after something was given back that it may wait for: by the hold `freed`, if it
+    /// was one. The head is the same as before, and so is what time does for it. If no hold was free before, the head of any other queue may wait for
     /// the one given back.
     #[inline]
-    pub(crate) fn serve_after_release(&mut self, row: u64, was_last_hold: bool) -> Result<(), Box<Error>> {
+    pub(crate) fn serve_after_release(
+        &mut self,
+        row: u64,
+        freed: Option<u64>,
+        was_last_hold: bool,
+    ) -> Result<(), Box<Error>> {
         if self.shard.has_no_waiters_at_all() {
             return Ok(());
+        }
+        if let Some(freed) = freed.filter(|_| self.shard.set.has_overall()) {
+            // The lock was taken for something that needs no clock.
+            self.read_clock();
+            self.correct_freed(freed);
         }
         self.serve_head(row)?;
         // It may have become the first in order by what came back to its key.
@@ -357,6 +376,12 @@ impl<'a> LockedShard<'a> {
             })
         })?;
         if granted.is_some() {
+            if self.asks_for_overall(costs) {
+                self.charge_in_order(row.index, costs, self.shard.hold_of_grant(ticket));
+                self.replace_in_order(row.index);
+            } else {
+                self.order_key(row.index);
+            }
             self.notify(index, ticket);
             return Ok(Served::Granted);
         }
@@ -414,18 +439,39 @@ impl<'a> LockedShard<'a> {
         counter: &AtomicU64,
     ) -> Result<(), Box<Error>> {
         let shard = self.shard;
-        match queue::state(&QueueWords::reading(shard.memory), index).phase {
+        let (phase, place) = (
+            queue::state(&QueueWords::reading(shard.memory), index).phase,
+            shard.memory.ticket(index),
+        );
+        match phase {
             Phase::Free => Ok(()),
-            Phase::Waiting => self.change_queue(Some(counter), |queue| queue::leave(queue, index)),
-            phase @ (Phase::PassedOver | Phase::Granted) => self.change_queue(Some(counter), |queue| {
-                if let Some(ticket) = shard.memory.ticket(index) {
-                    if phase == Phase::Granted {
-                        self.undo_grant(queue.store, ticket);
-                    }
+            Phase::Waiting => {
+                self.change_queue(Some(counter), |queue| queue::leave(queue, index))?;
+                if let Some(ticket) = place {
+                    self.order_key(ticket.row().index);
+                }
+                Ok(())
+            }
+            Phase::PassedOver => self.change_queue(Some(counter), |queue| {
+                if let Some(ticket) = place {
                     shard.row(ticket.row().index).unpin(queue.store);
                 }
                 queue::claim(queue, index)
             }),
+            Phase::Granted => {
+                let charged = place.map_or(0, |ticket| self.charged_for(ticket));
+                self.change_queue(Some(counter), |queue| {
+                    if let Some(ticket) = place {
+                        self.undo_grant(queue.store, ticket);
+                        shard.row(ticket.row().index).unpin(queue.store);
+                    }
+                    queue::claim(queue, index)
+                })?;
+                if let Some(ticket) = place {
+                    self.correct_undone(ticket, charged);
+                }
+                Ok(())
+            }
         }
     }
 

@@ -194,6 +194,7 @@ impl<'a> LockedShard<'a> {
         }
         let control = self.shard.memory.control();
         let is_over = ticket.is_expired(now);
+        let charged = self.charged_for(ticket);
         self.change_queue(Some(&control.lapsed), |queue| {
             self.undo_grant(queue.store, ticket);
             if !is_over {
@@ -203,6 +204,7 @@ impl<'a> LockedShard<'a> {
             self.shard.row(ticket.row().index).unpin(queue.store);
             queue::claim(queue, index)
         })?;
+        self.correct_undone(ticket, charged);
         if !is_over {
             self.notify(index, ticket);
         }
@@ -223,6 +225,7 @@ impl<'a> LockedShard<'a> {
             self.shard.row(ticket.row().index).pin(queue.store);
             queue::pass_over(queue, index)
         })?;
+        self.order_key(ticket.row().index);
         // The owner may well look: it was another part of the process that did not collect.
         self.notify(index, ticket);
         Ok(true)
@@ -233,7 +236,9 @@ impl<'a> LockedShard<'a> {
         self.change_queue(None, |queue| {
             self.shard.row(ticket.row().index).unpin(queue.store);
             queue::resume(queue, index)
-        })
+        })?;
+        self.order_key(ticket.row().index);
+        Ok(())
     }
 
     /// Whether a waiter that is not the head looks on behalf of those ahead of it: it does in second place, and behind a

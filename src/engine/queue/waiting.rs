@@ -377,10 +377,14 @@ impl SegmentEngine {
             return Ok(());
         }
         let had_no_hold = shard.memory.has_no_free_hold();
-        locked.take_back_ticket(waiting.ticket.index, &shard.memory.control().cancelled)?;
+        let index = waiting.ticket.index;
+        let costs = shard.memory.ticket(index).map(|ticket| shard.costs_of(ticket));
+        locked.leave_in_order(waiting.row, &costs.unwrap_or_default(), index, |locked| {
+            locked.take_back_ticket(index, &shard.memory.control().cancelled)
+        })?;
         locked.serve_next(waiting.row)?;
         // It may have been granted the last free hold, which others wait for in other queues.
-        locked.serve_after_release(waiting.row, had_no_hold)
+        locked.serve_after_release(waiting.row, None, had_no_hold)
     }
 
     fn owns_ticket(&self, shard: Shard<'_>, waiting: &Waiting) -> bool {
@@ -525,7 +529,9 @@ impl LockedShard<'_> {
             Answer::Impossible => (PollResult::Lost, None),
             _ => (PollResult::Refused, Some(&shard.memory.control().timed_out)),
         };
-        self.change_queue(counter, |queue| queue::leave(queue, index))?;
+        self.leave_in_order(row, costs, index, |locked| {
+            locked.change_queue(counter, |queue| queue::leave(queue, index))
+        })?;
         self.serve_next(row)?;
         Ok(result)
     }

@@ -5,3 +5,4 @@ pub(super) mod reclaim;
 pub(super) mod reclaim_places;
 pub(super) mod removed_segment;
 pub(super) mod repairs;
+pub(super) mod restored_order;

@@ -194,7 +194,9 @@ impl SegmentEngine {
                 let mut transaction = shard.memory.journal().begin();
                 locked.free_hold(&mut transaction, index, Ending::OwnerDied);
                 transaction.count(&shard.memory.control().reclaimed, 1);
-                shard.commit(&mut transaction)
+                shard.commit(&mut transaction)?;
+                locked.correct_freed(index);
+                Ok(())
             },
             &mut before_unlock,
         )?;

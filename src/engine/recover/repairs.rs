@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::engine::rules::limit_rules::LimitRules;
 use crate::engine::shard::key_table::TableWords;
 use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
+use crate::engine::shard::order_words::OrderWords;
 use crate::engine::shard::queue_words::QueueWords;
 use crate::engine::shard::recovery_report::Repairs;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
+use crate::order::{self, Place};
 use crate::queue::{self, Phase, Queue};
 use crate::shm::layout::places::HoldPlace;
 use crate::shm::layout::records::{MAX_LIMITS, SET_UNCHECKED, SET_UNRECOVERED, is_poison};
@@ -109,6 +111,8 @@ impl LockedShard<'_> {
         } else {
             Extent::Whole
         };
+        // Who is ordered is not journalled.
+        self.rebuild_order(extent);
         let mut is_consistent = shard.is_consistent(extent);
         if !is_consistent {
             repairs.rebuilt = true;
@@ -166,6 +170,7 @@ impl LockedShard<'_> {
         }
         control.free_hold.store(first_free, Ordering::Relaxed);
         queue::rebuild(&mut QueueWords::changing(memory, Direct));
+        self.rebuild_order(Extent::Whole);
         control.active.store(active, Ordering::Relaxed);
         let tallies = shard.tallies();
         for row in memory.all_rows() {
@@ -343,8 +348,21 @@ impl<'a> RuledShard<'a> {
         }
         taken + free == touched
             && queue::is_consistent(&QueueWords::reading(self.memory))
+            && self.order_is_consistent(extent)
             && self.rows_are_consistent(extent)
             && self.counts_agree(extent)
+    }
+
+    /// Whether the order among keys agrees with itself, and all keys in it wait.
+    fn order_is_consistent(&self, extent: Extent) -> bool {
+        if extent == Extent::LatestOperation || self.memory.order().is_none() {
+            // It was just made again.
+            return true;
+        }
+        let order = OrderWords::of(self.memory);
+        let waits =
+            |row: Row<'_>| order::place(&order, row.index) == Place::Nowhere || !self.has_no_waiters(row);
+        order::is_consistent(&order) && self.memory.all_rows().all(waits)
     }
 
     fn rows_are_consistent(&self, extent: Extent) -> bool {

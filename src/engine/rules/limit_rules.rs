@@ -13,9 +13,11 @@ use crate::limit::{
     LeaseState, Leased, Mark, NearThreshold, Now, Problem, Rule, RuleOperations, Sample, Shortage, State,
     StateMut,
 };
+use crate::order::{MAX_COST, PER_NANO, Served};
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
 use crate::shm::lock::store::{Direct, Store};
+use crate::units::saturate;
 
 /// Where a limit stands in its set, and where its state starts in a row.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +49,9 @@ pub(crate) struct LimitRules {
     pub(crate) credit: Option<CreditPlan>,
     /// Whether it decides and counts, but never refuses.
     pub(crate) shadow: bool,
+    /// How much a unit is of what all keys have together: the time in which as much is replenished. Zero for what is held,
+    /// and for what never keeps anyone waiting.
+    time_per_unit: Served,
     near: NearThreshold,
     near_percent: u8,
     /// How another capacity for a key changes the rule; `None` if the capacity adapts, or is no bound.
@@ -65,6 +70,16 @@ pub(crate) struct LimitRules {
     has_lease_room: bool,
 }
 
+/// See [`LimitRules::time_per_unit`].
+fn time_per_unit(plan: &LimitPlan) -> Served {
+    let never_waited_for = plan.shadow || matches!(plan.rule, Rule::Unlimited(_));
+    if plan.window == 0 || never_waited_for {
+        return 0;
+    }
+    let of_all = u128::from(plan.window) * u128::from(PER_NANO);
+    saturate(of_all / u128::from(plan.rule.capacity().max(1))).clamp(1, MAX_COST)
+}
+
 impl LimitRules {
     pub(in crate::engine) fn new(plan: &LimitPlan, place: LimitPlace) -> Self {
         Self {
@@ -77,6 +92,7 @@ impl LimitRules {
             lease: plan.lease,
             credit: plan.credit,
             shadow: plan.shadow,
+            time_per_unit: time_per_unit(plan),
             level: place.level,
             adapts: matches!(plan.rule, Rule::Adaptive(_)),
             differs_by_row: matches!(plan.rule, Rule::Adaptive(_)) || place.override_word.is_some(),
@@ -116,6 +132,23 @@ impl LimitRules {
     #[inline(always)]
     pub(crate) fn is_overall(&self) -> bool {
         self.scope == Scope::AllKeys
+    }
+
+    /// How much `amount` units are of what all keys have together, if it is replenished by time.
+    pub(in crate::engine) fn time_for(&self, amount: u64) -> Served {
+        amount.saturating_mul(self.time_per_unit).min(MAX_COST)
+    }
+
+    /// How much it is to hold `amount` units for so long, in nanoseconds, if it is held.
+    pub(in crate::engine) fn time_held(&self, row: Row<'_>, now: Now, amount: u64, nanos: u64) -> Served {
+        if self.kind != Kind::Concurrency || self.shadow || matches!(self.rule, Rule::Unlimited(_)) {
+            return 0;
+        }
+        let found = self.rule.found_capacity(self.mark(row, now));
+        let capacity = found.unwrap_or_else(|| self.rule.capacity()).max(1);
+        let of_one = u128::from(nanos) * u128::from(PER_NANO);
+        let time = of_one.saturating_mul(u128::from(amount)) / u128::from(capacity);
+        saturate(time).min(MAX_COST)
     }
 
     /// The index of its first word among the states of its scope.

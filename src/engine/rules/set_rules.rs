@@ -19,6 +19,8 @@ pub(crate) struct SetRules {
     pub(crate) generation: u64,
     /// The tier of the definition that these limits are for.
     pub(in crate::engine) tier: TierIndex,
+    /// The share of the tier's keys of what all keys have together.
+    pub(crate) weight: u64,
     pub(crate) plan: SetPlan,
     pub(crate) limits: Vec<LimitRules>,
     /// The [plain](LimitRules::is_plain) limits; none if keys can have other limits than these.
@@ -155,6 +157,7 @@ impl SetRules {
             };
             Self {
                 tier: TierIndex(index),
+                weight: tier.weight,
                 ..Self::new(generation, plan)
             }
         });
@@ -189,6 +192,7 @@ impl SetRules {
         Self {
             generation,
             tier: TierIndex::default(),
+            weight: 1,
             differs_by_key: plan.differs_by_key(),
             tiers,
             held_indexes,

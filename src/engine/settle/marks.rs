@@ -182,6 +182,7 @@ impl LockedShard<'_> {
         let mut transaction = memory.journal().begin();
         self.free_hold(&mut transaction, index, Ending::Finished { failed });
         self.shard.commit(&mut transaction)?;
+        self.correct_freed(index);
         Ok(true)
     }
 

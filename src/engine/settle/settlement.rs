@@ -89,6 +89,9 @@ impl SegmentEngine {
         transaction.count(&shard.memory.control().settled, 1);
         shard.commit(&mut transaction)?;
         locked.note_report(row);
+        if shard.set.has_overall() {
+            locked.correct_settled(row, permit, actual);
+        }
         // The settlement stands, whatever is wrong with the queue; the next operation reports that.
         let _ = locked.serve_next(row.index);
         Ok(settled)
@@ -139,7 +142,7 @@ impl SegmentEngine {
         locked.free_place(&mut transaction, hold.index, place, ending);
         shard.commit(&mut transaction)?;
         // The hold is given back, whatever is wrong with the queue; the next operation reports that.
-        let _ = locked.serve_after_release(row, is_last_hold);
+        let _ = locked.serve_after_release(row, Some(hold.index), is_last_hold);
         if has_lost_a_lease {
             return Ok(Released::WasReclaimed);
         }

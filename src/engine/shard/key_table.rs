@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::choices::WhenFull;
 use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::order_words::OrderWords;
 use crate::engine::shard::set_engine::{RuledShard, Shard, ShardAt};
 use crate::engine::terms::decided::NEVER;
 use crate::engine::terms::decision::Costs;
@@ -12,6 +13,7 @@ use crate::engine::terms::key_identity::KeyIdentity;
 use crate::engine::terms::own_capacities::RefusedCapacity;
 use crate::error::Error;
 use crate::limit::{Assessment, Now, RuleOperations};
+use crate::order;
 use crate::shm::layout::row::{Row, Rows};
 use crate::shm::layout::row_references::RowReferences;
 use crate::shm::layout::shard_memory::ShardMemory;
@@ -316,6 +318,10 @@ impl<'a> LockedShard<'a> {
             limit.forget(row, &mut transaction);
         }
         shard.commit(&mut transaction)?;
+        if let Some(of_row) = shard.memory.row_order(index) {
+            order::begin(&mut OrderWords::of(shard.memory), index);
+            of_row.mean_held.store(0, Ordering::Relaxed);
+        }
         Ok(Ok(row))
     }
 }

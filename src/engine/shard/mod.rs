@@ -7,6 +7,7 @@ pub(super) mod hold;
 pub(super) mod key_table;
 pub(super) mod listed_keys;
 pub(super) mod locked_shard;
+pub(super) mod order_words;
 pub(super) mod pending_wake;
 pub(super) mod queue_words;
 pub(super) mod recovery_report;

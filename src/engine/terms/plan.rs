@@ -102,6 +102,8 @@ pub(crate) struct LimitPlan {
     /// Whether each key has it for itself, or all keys have it together.
     pub(crate) scope: Scope,
     pub(crate) rule: Rule,
+    /// How long its window is, or at most, in nanoseconds; zero if it has none.
+    pub(crate) window: u64,
     /// How another capacity for a key changes the rule; `None` if the capacity adapts, is no bound, or is that of all
     /// keys.
     pub(crate) terms: Option<CapacityTerms>,
@@ -170,6 +172,8 @@ pub(crate) fn share_refund_words(limits: &mut [LimitPlan]) {
 #[derive(Clone, Debug)]
 pub(crate) struct TierPlan {
     pub(crate) name: String,
+    /// The share of its keys of what all keys have together.
+    pub(crate) weight: u64,
     /// One for each limit of the set, in declaration order. Only the rules differ from the set's.
     pub(crate) limits: Vec<LimitPlan>,
 }

@@ -1,8 +1,9 @@
 //! Sizes and offsets of a segment, computed from the declaration. All arithmetic is checked.
 
 use super::records::{
-    ALIGNMENT, DirectoryEntry, HEADER_SPACE, Hold, HoldLabel, JOURNAL_ENTRIES, JournalEntry, KeyRow,
-    LimitCounters, MAX_LIMITS, MAX_PARTICIPANTS, MAX_SETS, Participant, SetControl, Ticket, TicketLimit,
+    ALIGNMENT, DirectoryEntry, HEADER_SPACE, Hold, HoldLabel, HoldOrder, JOURNAL_ENTRIES, JournalEntry,
+    KeyRow, LimitCounters, MAX_LIMITS, MAX_PARTICIPANTS, MAX_SETS, Order, OrderEntry, Participant, RowOrder,
+    SetControl, Ticket, TicketLimit,
 };
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
@@ -43,6 +44,13 @@ pub(crate) struct SetShape {
     pub(crate) overall_words: u64,
 }
 
+impl SetShape {
+    /// How many times there is what the order among keys needs: once if all keys share some limit, and otherwise never.
+    pub(super) fn orders(&self) -> u64 {
+        u64::from(self.overall_words > 0)
+    }
+}
+
 /// Where one set lies, in bytes from the start of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SetGeometry {
@@ -64,6 +72,8 @@ pub(crate) struct ShardGeometry {
     pub(crate) counters_offset: u64,
     /// The states of the limits that all keys share.
     pub(crate) overall_offset: u64,
+    /// The order among keys and the entries of its heap, one for each ticket, if keys share some limit.
+    pub(crate) order_offset: u64,
     pub(crate) tags_offset: u64,
     pub(crate) rows_offset: u64,
     /// One, if the set is not keyed.
@@ -136,6 +146,7 @@ impl ShardGeometry {
             journal_offset: self.journal_offset - start,
             counters_offset: self.counters_offset - start,
             overall_offset: self.overall_offset - start,
+            order_offset: self.order_offset - start,
             tags_offset: self.tags_offset - start,
             rows_offset: self.rows_offset - start,
             names_offset: self.names_offset - start,
@@ -154,6 +165,10 @@ impl ShardGeometry {
         let journal_offset = cursor.take(JOURNAL_ENTRIES as u64, size_of::<JournalEntry>() as u64)?;
         let counters_offset = cursor.take(shape.limits, size_of::<LimitCounters>() as u64)?;
         let overall_offset = cursor.take(shape.overall_words, 8)?;
+        let orders = shape.orders();
+        let order_offset = cursor.take(orders, size_of::<Order>() as u64)?;
+        let entries = orders.checked_mul(shape.tickets).ok_or(TooLarge)?;
+        cursor.take(entries, size_of::<OrderEntry>() as u64)?;
         let tags_offset = cursor.take(shape.buckets, 8 * BUCKET_TAG_WORDS)?;
         let (rows, row_head) = match shape.buckets {
             0 => (1, 0),
@@ -166,7 +181,8 @@ impl ShardGeometry {
             return Err(TooLarge);
         }
         let state_bytes = shape.state_words.checked_mul(8).ok_or(TooLarge)?;
-        let row_stride = aligned(state_bytes.checked_add(row_head).ok_or(TooLarge)?)?;
+        let of_order = orders * size_of::<RowOrder>() as u64;
+        let row_stride = aligned(state_bytes.checked_add(row_head + of_order).ok_or(TooLarge)?)?;
         let rows_offset = cursor.take(rows, row_stride)?;
         let names = if shape.buckets == 0 { 0 } else { rows };
         let names_offset = cursor.take(names, shape.name_words.checked_mul(8).ok_or(TooLarge)?)?;
@@ -174,7 +190,8 @@ impl ShardGeometry {
             0 => cursor.0,
             _ => cursor.take(1, state_bytes.checked_add(16 * list_words(rows)).ok_or(TooLarge)?)?,
         };
-        let hold_stride = aligned(size_of::<Hold>() as u64 + 8 * shape.held_amounts)?;
+        let of_order = orders * size_of::<HoldOrder>() as u64;
+        let hold_stride = aligned(size_of::<Hold>() as u64 + 8 * shape.held_amounts + of_order)?;
         let holds_offset = cursor.take(shape.holds, hold_stride)?;
         let labels_offset = cursor.take(shape.labels, size_of::<HoldLabel>() as u64)?;
         let ticket_stride =
@@ -188,6 +205,7 @@ impl ShardGeometry {
             journal_offset,
             counters_offset,
             overall_offset,
+            order_offset,
             tags_offset,
             rows_offset,
             rows,
@@ -312,6 +330,10 @@ mod tests {
                         (shard.journal_offset, (JOURNAL_ENTRIES * 16) as u64),
                         (shard.counters_offset, shard.shape.limits * size_of::<LimitCounters>() as u64),
                         (shard.overall_offset, shard.shape.overall_words * 8),
+                        (
+                            shard.order_offset,
+                            if shard.shape.overall_words > 0 { 64 + 16 * shard.shape.tickets } else { 0 },
+                        ),
                         (shard.tags_offset, shard.shape.buckets * 64),
                         (shard.rows_offset, shard.rows * shard.row_stride),
                         (shard.names_offset, names * shard.shape.name_words * 8),

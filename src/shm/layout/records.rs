@@ -460,6 +460,55 @@ shared_records! {
         text: [AtomicU64; LABEL_WORDS],
     }
 
+    /// The order in which the keys of a shard are served what they have together; the entries of its heap follow. Never
+    /// journalled. See [`order`](crate::order).
+    struct Order {
+        /// How far all keys that wait have been served.
+        virtual_time: AtomicU64,
+        /// The greatest tag of any key since somebody waits.
+        latest_tag: AtomicU64,
+        /// Twice the instant since which somebody waits, plus one if the latest to be served was a newcomer.
+        contention: AtomicU64,
+        /// Entries in use.
+        heap_length: AtomicU64,
+        /// The first newcomer's row, plus one, and the last one's, packed.
+        newcomers: AtomicU64,
+        /// The sum of the weights of all keys in order.
+        weight: AtomicU64,
+        /// How many entries were put into the heap.
+        sequence: AtomicU64,
+        reserved: AtomicU64,
+    }
+
+    /// An entry of the heap.
+    struct OrderEntry {
+        tag: AtomicU64,
+        /// The key's row, plus one, and the sequence of the entry, packed.
+        key: AtomicU64,
+    }
+
+    /// How far a key was served and where it is in order, behind the states of its row. Never journalled.
+    struct RowOrder {
+        tag: AtomicU64,
+        /// What corrections do not bring the tag below.
+        floor: AtomicU64,
+        /// Where it is in order and by which weight, packed; zero if it is not.
+        place: AtomicU64,
+        /// The rows of the newcomers before and behind it, each plus one, packed.
+        neighbours: AtomicU64,
+        /// How long its holds are held, on average, in nanoseconds; zero if that is not known.
+        mean_held: AtomicU64,
+    }
+
+    /// What a key was charged in order for a hold that was granted in the queue, behind the amounts. Never journalled.
+    struct HoldOrder {
+        /// The serial number of that hold.
+        serial: AtomicU64,
+        charged: AtomicU64,
+        /// What was used of limits that are not held, as far as is known.
+        used: AtomicU64,
+    }
+
     /// A place in the queue of waiters; what it asks of each limit follows.
     struct Ticket {
         /// Participant slot and generation, packed; zero if the ticket is free or was given up.
@@ -553,6 +602,8 @@ const _: () = {
     assert!(size_of::<KeyRow>() == 48);
     assert!(size_of::<LimitCounters>() == 128);
     assert!(size_of::<HoldLabel>() == 72);
+    assert!(size_of::<Order>() == 64);
+    assert!(size_of::<RowOrder>() == 40);
     assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<LockArea>());
     assert!((ALIGNMENT as usize).is_multiple_of(align_of::<libc::pthread_mutex_t>()));
 };

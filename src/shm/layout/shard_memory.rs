@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::geometry::{ShardGeometry, list_words};
 use super::places::{HOLD_WORDS, HoldPlace, TICKET_LIMIT_WORDS, TICKET_WORDS, TicketPlace};
-use super::records::{HoldLabel, JOURNAL_ENTRIES, JournalEntry, LimitCounters, SetControl, Ticket};
+use super::records::{
+    HoldLabel, HoldOrder, JOURNAL_ENTRIES, JournalEntry, LimitCounters, Order, OrderEntry, RowOrder,
+    SetControl, Ticket,
+};
 use super::row::Row;
 use super::row_list::{RowBits, RowList};
 use crate::shm::file::region::{Mapped, MappedRecord, OutOfRegion, Region, split_record};
@@ -28,6 +31,9 @@ pub(crate) struct ShardMemory {
     counters: Mapped<LimitCounters>,
     /// The states of the limits that all keys share.
     overall: Mapped<AtomicU64>,
+    /// The order among keys and the entries of its heap, if keys share some limit.
+    order: Mapped<Order>,
+    order_entries: Mapped<OrderEntry>,
     /// In a keyed table: the tags of its buckets, and the names of its keys.
     tags: Mapped<AtomicU64>,
     names: Mapped<AtomicU64>,
@@ -77,6 +83,11 @@ impl ShardMemory {
             extent: region.mapped_words(geometry.extent_offset, geometry.extent_size / 8)?,
             counters: region.mapped_records(geometry.counters_offset, shape.limits)?,
             overall: region.mapped_words(geometry.overall_offset, shape.overall_words)?,
+            order: region.mapped_records(geometry.order_offset, shape.orders())?,
+            order_entries: region.mapped_records(
+                geometry.order_offset + size_of::<Order>() as u64 * shape.orders(),
+                shape.orders() * shape.tickets,
+            )?,
             tags: region.mapped_words(geometry.tags_offset, shape.buckets * BUCKET_TAG_WORDS)?,
             names: region.mapped_words(
                 geometry.names_offset,
@@ -239,6 +250,36 @@ impl ShardMemory {
     /// How many words the limits that all keys share have.
     pub(crate) fn overall_words(&self) -> usize {
         self.overall.len()
+    }
+
+    /// The order among keys; `None` unless keys share some limit.
+    pub(crate) fn order(&self) -> Option<&Order> {
+        self.order.first()
+    }
+
+    /// An entry of the heap of the order; `None` beyond it.
+    pub(crate) fn order_entry(&self, index: u64) -> Option<&OrderEntry> {
+        self.order_entries.get(usize::try_from(index).ok()?)
+    }
+
+    /// What the row at `index` has of the order; `None` beyond the table, or if there is no order.
+    pub(crate) fn row_order(&self, index: u64) -> Option<&RowOrder> {
+        if self.order.is_empty() || index >= self.row_count {
+            return None;
+        }
+        let start = index as usize * self.row_stride + self.row_head + self.state_words;
+        let words = self.rows.get(start..start + size_of::<RowOrder>() / 8)?;
+        split_record(words).map(|(order, _)| order)
+    }
+
+    /// What the hold at `index` has of the order; `None` beyond the table, or if there is no order.
+    pub(crate) fn hold_order(&self, index: u64) -> Option<&HoldOrder> {
+        if self.order.is_empty() || index >= self.hold_capacity {
+            return None;
+        }
+        let start = index as usize * self.hold_stride + HOLD_WORDS + self.hold_amounts;
+        let words = self.holds.get(start..start + size_of::<HoldOrder>() / 8)?;
+        split_record(words).map(|(order, _)| order)
     }
 
     /// The rows in which the shard's latest operation changed anything, and some that earlier operations did: at most

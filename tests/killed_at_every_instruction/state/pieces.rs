@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::words::{bucket, counters, hold, label, row, ticket};
+use crate::words::{bucket, counters, hold, label, order, row, ticket};
 
 /// A table of records of the same size, in words.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,10 @@ impl Table {
 
 /// What follows the journal.
 pub struct Pieces {
+    /// Words of the order among keys: its own, those of its entries, and what rows have of it. None is journalled.
+    pub order: Vec<usize>,
+    /// Words of a hold before those of the order.
+    pub hold_size: usize,
     pub tags: usize,
     pub rows: Table,
     pub is_keyed: bool,
@@ -54,6 +58,9 @@ impl Pieces {
         };
         // The states of the limits that all keys share.
         table(overall, 1);
+        let orders = usize::from(overall > 0);
+        let order = table(orders, order::SIZE + order::ENTRY_SIZE * tickets);
+        let order = order.start..order.start + order.count * order.stride;
         let aligned = |words: usize| words.next_multiple_of(8);
         let tags = table(buckets, bucket::TAG_WORDS);
         let (row_count, row_head) = if is_keyed {
@@ -61,14 +68,22 @@ impl Pieces {
         } else {
             (1, 0)
         };
-        let rows = table(row_count, aligned(row_head + state_words));
+        let of_order = row_head + state_words..row_head + state_words + orders * order::ROW_SIZE;
+        let rows = table(row_count, aligned(of_order.end));
+        let of_rows = rows
+            .records()
+            .flat_map(|row| of_order.clone().map(move |word| row + word));
+        let order = order.chain(of_rows).collect();
         table(if is_keyed { row_count } else { 0 }, name_words);
         let leases = table(lease_lists, state_words + 2 * row_count.div_ceil(64));
         let leases = leases.start..leases.start + leases.count * leases.stride;
-        let holds = table(holds, aligned(hold::HEAD_SIZE + held_amounts));
+        let hold_size = hold::HEAD_SIZE + held_amounts;
+        let holds = table(holds, aligned(hold_size + orders * order::HOLD_SIZE));
         let labels = table(labels, label::SIZE);
         let tickets = table(tickets, aligned(ticket::HEAD_SIZE + limits * ticket::LIMIT_SIZE));
         Self {
+            order,
+            hold_size,
             tags: tags.start,
             rows,
             is_keyed,

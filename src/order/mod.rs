@@ -1,0 +1,400 @@
+//! The order in which the keys of a set are served what they have together: fair queuing over keys, by weight.
+//!
+//! Every key has a *tag*, which is how far it has been served, divided by its weight. *Virtual time* is how far all
+//! keys that wait have been served. A tag above it is the key's *lead*. A key that waits is *ordered* here, in one of two
+//! places:
+//!
+//! - *Newcomers* have no lead, and are served first come, first served, before the others. So what a key waits that asks
+//!   seldom does not depend on how much the others ask for.
+//! - The others are in a heap, and the one with the smallest tag is served next.
+//!
+//! A key that is served moves ahead by the cost of what it got, divided by its weight. Virtual time follows: to the tag of
+//! a key that is served from the heap, and with each newcomer by its cost, shared among all who wait. Once it has come to
+//! the smallest tag in the heap, newcomers and the heap take turns. So a flood of newcomers cannot stop those that wait
+//! on.
+//!
+//! A key that comes has no credit for the time that it did not wait, and when nobody waits any more, all leads end.
+//!
+//! This is pure, like the queue: it reads and changes words behind [`Order`] and [`OrderMut`]. What was served so far
+//! (virtual time, the latest tag, tags and floors) is authoritative. The rest says who is ordered, and
+//! follows from who waits: a caller that loses it [clears](clear) it and lets every key [join](join) again.
+
+mod heap;
+mod newcomers;
+#[cfg(test)]
+mod tests;
+
+use heap::Entry;
+
+/// A cost, a tag or virtual time: 2^-10 nanoseconds of all that the keys have together. Wraps around.
+pub(crate) type Served = u64;
+
+/// How much [`Served`] is a nanosecond.
+pub(crate) const PER_NANO: u64 = 1 << 10;
+
+/// The most that a key can be ahead of virtual time, but for the cost of a single request: an hour.
+pub(crate) const MAX_LEAD: Served = 3_600_000_000_000 * PER_NANO;
+
+/// The cost of a single request is at most this: 26 days, so that differences of tags have a sign.
+pub(crate) const MAX_COST: Served = 1 << 61;
+
+/// A word of the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OrderWord {
+    VirtualTime,
+    /// The greatest tag of any key that was served since somebody waits.
+    LatestTag,
+    /// Twice the instant since which somebody is ordered, plus one if the latest to be served was a newcomer.
+    Contention,
+    /// How many keys are in the heap.
+    HeapLength,
+    /// The first and the last newcomer, each plus one, packed.
+    Newcomers,
+    /// The sum of the weights of all ordered keys.
+    Weight,
+    /// Counts what was put into the heap, so that of equal tags the earlier comes first.
+    Sequence,
+}
+
+/// A word of one key's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyWord {
+    Tag,
+    /// What a correction does not bring the tag below: virtual time when the key came.
+    Floor,
+    /// Where the key is ordered, and by which weight: see [`Place`].
+    Place,
+    /// The newcomers before and behind it, each plus one, packed.
+    Neighbours,
+}
+
+/// Read access to the words of an order. Any word may hold anything.
+pub(crate) trait Order {
+    /// How many keys the heap has room for.
+    fn capacity(&self) -> u64;
+    /// How many rows there are.
+    fn rows(&self) -> u64;
+    fn load(&self, word: OrderWord) -> u64;
+    /// A word of a row; zero if there is no such row.
+    fn load_key(&self, row: u64, word: KeyWord) -> u64;
+    /// The two words of an entry of the heap; zero beyond it.
+    fn load_entry(&self, index: u64) -> [u64; 2];
+}
+
+/// Write access to the words of an order.
+pub(crate) trait OrderMut: Order {
+    fn store(&mut self, word: OrderWord, value: u64);
+    fn store_key(&mut self, row: u64, word: KeyWord, value: u64);
+    /// Stores an entry of the heap; `index` is below the capacity.
+    fn store_entry(&mut self, index: u64, entry: [u64; 2]);
+}
+
+/// Words contradict each other: who is ordered has to be found again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Damaged;
+
+/// Whether one tag is before another.
+pub(crate) fn is_before(one: Served, other: Served) -> bool {
+    (one.wrapping_sub(other) as i64) < 0
+}
+
+fn later(one: Served, other: Served) -> Served {
+    if is_before(one, other) { other } else { one }
+}
+
+/// Where a key is ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Nowhere,
+    Newcomer,
+    /// In the heap, at this index.
+    Heap(u64),
+}
+
+/// The word of a [`Place`]: zero for nowhere, one for newcomers, and otherwise the index in the heap plus two; in the
+/// upper half the weight by which the key was counted.
+fn placed(place: Place, weight: u64) -> u64 {
+    match place {
+        Place::Nowhere => 0,
+        Place::Newcomer => 1 | weight << 32,
+        Place::Heap(index) => (index + 2) | weight << 32,
+    }
+}
+
+fn place_and_weight(order: &(impl Order + ?Sized), row: u64) -> (Place, u64) {
+    let word = order.load_key(row, KeyWord::Place);
+    let place = match word & u64::from(u32::MAX) {
+        0 => Place::Nowhere,
+        1 => Place::Newcomer,
+        index => Place::Heap(index - 2),
+    };
+    (place, word >> 32)
+}
+
+/// Where the key of a row is ordered.
+pub(crate) fn place(order: &(impl Order + ?Sized), row: u64) -> Place {
+    place_and_weight(order, row).0
+}
+
+/// How far a key is ahead of virtual time.
+pub(crate) fn lead(order: &(impl Order + ?Sized), row: u64) -> Served {
+    let lead = order
+        .load_key(row, KeyWord::Tag)
+        .wrapping_sub(order.load(OrderWord::VirtualTime));
+    // What is farther ahead than any lead was left behind long ago.
+    if lead > MAX_LEAD + MAX_COST { 0 } else { lead }
+}
+
+/// Whether nobody is ordered.
+pub(crate) fn is_empty(order: &(impl Order + ?Sized)) -> bool {
+    order.load(OrderWord::HeapLength) == 0 && order.load(OrderWord::Newcomers) == 0
+}
+
+/// The key that is served next.
+pub(crate) fn first(order: &(impl Order + ?Sized)) -> Result<Option<u64>, Damaged> {
+    let newcomer = newcomers::first(order)?;
+    let top = heap::top(order)?;
+    let (Some(newcomer), Some(top)) = (newcomer, top) else {
+        return Ok(newcomer.or(top.map(|top| top.row)));
+    };
+    let is_due = !is_before(order.load(OrderWord::VirtualTime), top.tag);
+    let was_newcomer = order.load(OrderWord::Contention) & 1 != 0;
+    Ok(Some(if is_due && was_newcomer { top.row } else { newcomer }))
+}
+
+/// How many keys are served before a key, or more than `limit`: a guess for those far behind.
+pub(crate) fn rank(order: &(impl Order + ?Sized), row: u64, limit: u64) -> u64 {
+    match place(order, row) {
+        Place::Nowhere => 0,
+        Place::Newcomer => newcomers::count_before(order, row, limit),
+        Place::Heap(index) => index.saturating_add(u64::from(order.load(OrderWord::Newcomers) != 0)),
+    }
+}
+
+/// Where the key of a row is ordered, if what is there agrees.
+pub(crate) fn sound_place(order: &(impl Order + ?Sized), row: u64) -> Result<Place, Damaged> {
+    let place = place(order, row);
+    let is_sound = match place {
+        Place::Nowhere => true,
+        Place::Newcomer => newcomers::is_linked(order, row),
+        Place::Heap(index) => heap::has(order, row, index),
+    };
+    if is_sound { Ok(place) } else { Err(Damaged) }
+}
+
+/// Orders a key that waits from `instant` on and was not ordered.
+pub(crate) fn join(
+    order: &mut (impl OrderMut + ?Sized),
+    row: u64,
+    weight: u64,
+    instant: u64,
+) -> Result<(), Damaged> {
+    if place(order, row) != Place::Nowhere {
+        return Err(Damaged);
+    }
+    if is_empty(order) {
+        order.store(OrderWord::Contention, instant << 1);
+        order.store(OrderWord::Weight, 0);
+    }
+    let now = order.load(OrderWord::VirtualTime);
+    let lead = lead(order, row);
+    order.store_key(row, KeyWord::Floor, now);
+    if lead == 0 {
+        order.store_key(row, KeyWord::Tag, now);
+    }
+    insert(order, row, lead, weight)
+}
+
+/// Begins the order of a row that is given to another key, without credit and without a lead.
+pub(crate) fn begin(order: &mut (impl OrderMut + ?Sized), row: u64) {
+    let now = order.load(OrderWord::VirtualTime);
+    order.store_key(row, KeyWord::Tag, now);
+    order.store_key(row, KeyWord::Floor, now);
+}
+
+/// Orders a key again that was ordered before everything was [cleared](clear).
+pub(crate) fn restore(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64) -> Result<(), Damaged> {
+    insert(order, row, lead(order, row), weight)
+}
+
+/// Puts a key where it belongs with a lead.
+fn insert(order: &mut (impl OrderMut + ?Sized), row: u64, lead: Served, weight: u64) -> Result<(), Damaged> {
+    if lead == 0 {
+        newcomers::append(order, row, weight)?;
+    } else {
+        heap::insert(order, row, weight)?;
+    }
+    let sum = order.load(OrderWord::Weight).saturating_add(weight);
+    order.store(OrderWord::Weight, sum);
+    Ok(())
+}
+
+/// Takes a key out of the order, if it is there: it no longer waits, or for something of its own. Once nobody is ordered,
+/// all leads end.
+pub(crate) fn leave(order: &mut (impl OrderMut + ?Sized), row: u64) -> Result<(), Damaged> {
+    if remove(order, row)? && is_empty(order) {
+        end_contention(order);
+    }
+    Ok(())
+}
+
+/// Returns whether it was ordered.
+fn remove(order: &mut (impl OrderMut + ?Sized), row: u64) -> Result<bool, Damaged> {
+    let (place, weight) = place_and_weight(order, row);
+    match place {
+        Place::Nowhere => return Ok(false),
+        Place::Newcomer => newcomers::remove(order, row)?,
+        Place::Heap(index) => heap::remove(order, row, index)?,
+    }
+    order.store_key(row, KeyWord::Place, placed(Place::Nowhere, 0));
+    let sum = order.load(OrderWord::Weight).saturating_sub(weight);
+    order.store(OrderWord::Weight, sum);
+    Ok(true)
+}
+
+fn end_contention(order: &mut (impl OrderMut + ?Sized)) {
+    let now = order.load(OrderWord::VirtualTime);
+    let latest = order.load(OrderWord::LatestTag);
+    // A tag that is farther ahead than any can be is damage.
+    if latest.wrapping_sub(now) <= MAX_LEAD + MAX_COST {
+        order.store(OrderWord::VirtualTime, latest);
+    }
+}
+
+/// Charges an ordered key, which is being served, for what it gets. It stays where it is until it is
+/// [placed anew](replace).
+pub(crate) fn charge(
+    order: &mut (impl OrderMut + ?Sized),
+    row: u64,
+    cost: Served,
+    weight: u64,
+) -> Result<(), Damaged> {
+    let now = order.load(OrderWord::VirtualTime);
+    let by_weight = cost.min(MAX_COST) / weight.max(1);
+    let tag = order.load_key(row, KeyWord::Tag);
+    let (after, tag) = match place(order, row) {
+        Place::Nowhere => return Err(Damaged),
+        Place::Newcomer => {
+            let all = order.load(OrderWord::Weight).max(1);
+            let moved = now.wrapping_add(cost.min(MAX_COST) / all);
+            let after = match heap::top(order)? {
+                Some(top) if is_before(top.tag, moved) => later(now, top.tag),
+                _ => moved,
+            };
+            order.store_key(row, KeyWord::Floor, now);
+            (after, now.wrapping_add(by_weight))
+        }
+        Place::Heap(_) => (later(now, tag), tag.wrapping_add(by_weight)),
+    };
+    store_tag(order, row, tag, after, by_weight);
+    if after != now {
+        order.store(OrderWord::VirtualTime, after);
+    }
+    let contention = order.load(OrderWord::Contention) & !1;
+    let is_newcomer = u64::from(place(order, row) == Place::Newcomer);
+    order.store(OrderWord::Contention, contention | is_newcomer);
+    Ok(())
+}
+
+/// Stores the tag of a key, which is at most an hour ahead, or as far as its latest request costs.
+fn store_tag(order: &mut (impl OrderMut + ?Sized), row: u64, tag: Served, now: Served, by_weight: Served) {
+    let most = now.wrapping_add(MAX_LEAD.max(by_weight));
+    let tag = if is_before(most, tag) { most } else { tag };
+    order.store_key(row, KeyWord::Tag, tag);
+    let latest = order.load(OrderWord::LatestTag);
+    // Left behind by the contention before, or damage.
+    let is_stale = latest.wrapping_sub(now) > MAX_LEAD + MAX_COST;
+    if is_stale || is_before(latest, tag) {
+        order.store(OrderWord::LatestTag, tag);
+    }
+}
+
+/// Since when somebody is ordered; `None` if nobody is.
+pub(crate) fn contended_since(order: &(impl Order + ?Sized)) -> Option<u64> {
+    (!is_empty(order)).then(|| order.load(OrderWord::Contention) >> 1)
+}
+
+/// Corrects what a key was charged by what it turned out to use. Downward only if it was `charged_here`, in this
+/// contention, and not below its floor. The key is then to be [placed anew](replace).
+pub(crate) fn correct(
+    order: &mut (impl OrderMut + ?Sized),
+    row: u64,
+    charged: Served,
+    used: Served,
+    weight: u64,
+    charged_here: bool,
+) {
+    if is_empty(order) {
+        return;
+    }
+    let now = order.load(OrderWord::VirtualTime);
+    let weight = weight.max(1);
+    let (charged, used) = (charged.min(MAX_COST) / weight, used.min(MAX_COST) / weight);
+    let tag = order.load_key(row, KeyWord::Tag);
+    if used >= charged {
+        // A key without a lead is behind by as much as it missed, for which it gets no credit.
+        let from = now.wrapping_add(lead(order, row));
+        store_tag(order, row, from.wrapping_add(used - charged), now, 0);
+    } else if charged_here {
+        let lower = tag.wrapping_sub(charged - used);
+        let floor = order.load_key(row, KeyWord::Floor);
+        order.store_key(row, KeyWord::Tag, later(lower, floor));
+    }
+}
+
+/// Puts an ordered key where it belongs after its tag or weight has changed, or takes it out if it no longer `waits`.
+pub(crate) fn replace(
+    order: &mut (impl OrderMut + ?Sized),
+    row: u64,
+    weight: u64,
+    waits: bool,
+) -> Result<(), Damaged> {
+    if !remove(order, row)? {
+        return Ok(());
+    }
+    if waits {
+        return insert(order, row, lead(order, row), weight);
+    }
+    if is_empty(order) {
+        end_contention(order);
+    }
+    Ok(())
+}
+
+/// Forgets who is ordered, so that every key that waits can be [restored](restore), in the order in which the newcomers
+/// among them came. `rows` are those that may have been ordered. What they were served stays.
+pub(crate) fn clear(order: &mut (impl OrderMut + ?Sized), rows: impl Iterator<Item = u64>) {
+    for row in rows {
+        if order.load_key(row, KeyWord::Place) != 0 {
+            order.store_key(row, KeyWord::Place, 0);
+        }
+    }
+    order.store(OrderWord::HeapLength, 0);
+    order.store(OrderWord::Newcomers, 0);
+    order.store(OrderWord::Weight, 0);
+}
+
+/// Whether places, entries, links and sums agree. Bounded, whatever they say.
+pub(crate) fn is_consistent(order: &(impl Order + ?Sized)) -> bool {
+    let (Some(in_heap), Some(newcomers)) = (heap::keys(order), newcomers::keys(order)) else {
+        return false;
+    };
+    let mut weight = 0_u64;
+    let mut ordered = 0;
+    for row in 0..order.rows() {
+        let (place, of_row) = place_and_weight(order, row);
+        ordered += u64::from(place != Place::Nowhere);
+        weight = weight.saturating_add(of_row);
+    }
+    ordered == in_heap + newcomers && order.load(OrderWord::Weight) == weight
+}
+
+impl Entry {
+    fn of(order: &(impl Order + ?Sized), row: u64) -> Self {
+        Self {
+            tag: order.load_key(row, KeyWord::Tag),
+            row,
+            sequence: order.load(OrderWord::Sequence) as u32,
+        }
+    }
+}
