@@ -24,7 +24,7 @@
 //! | a segment | [`SegmentSnapshot`], [`SegmentMemory`], [`ParticipantSnapshot`], [`LockSnapshot`] |
 //! | a set | [`SetSnapshot`], [`SetCounts`], [`SetMemory`], [`HoldSnapshot`], [`TicketSnapshot`] |
 //! | a limit | [`LimitSnapshot`], [`LimitCounts`], [`Forecast`] |
-//! | keys | [`KeysSnapshot`], [`TableUsage`], [`KeySnapshot`], [`KeyLimitSnapshot`], [`KeyLeaseSnapshot`], [`KeyLabel`], [`KeyFingerprint`] |
+//! | keys | [`KeysSnapshot`], [`TableUsage`], [`KeySnapshot`], [`KeyLimitSnapshot`], [`KeyInOrder`], [`KeyLeaseSnapshot`], [`KeyLabel`], [`KeyFingerprint`] |
 //! | what is wrong | [`Diagnosis`], [`ShardDiagnosis`], [`ShardPoison`], [`SegmentPlace`], [`ClockCheck`] |
 //! | what was repaired | [`RecoveryReport`], [`SetRecovery`], [`Repairs`] |
 //! | processes | [`ProcessId`] |
@@ -34,9 +34,9 @@ pub use crate::api::segment::recovery::{RecoveryReport, SetRecovery};
 pub use crate::api::segment_memory::{SegmentMemory, SetMemory};
 pub use crate::api::set::checked::Forecast;
 pub use crate::api::snapshot::{
-    Diagnosis, HoldSnapshot, KeyFingerprint, KeyLabel, KeyLeaseSnapshot, KeyLimitSnapshot, KeySnapshot,
-    KeysSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentPlace, SegmentReader,
-    SegmentSnapshot, SetCounts, SetSnapshot, ShardDiagnosis, TicketSnapshot,
+    Diagnosis, HoldSnapshot, KeyFingerprint, KeyInOrder, KeyLabel, KeyLeaseSnapshot, KeyLimitSnapshot,
+    KeySnapshot, KeysSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentPlace,
+    SegmentReader, SegmentSnapshot, SetCounts, SetSnapshot, ShardDiagnosis, TicketSnapshot,
 };
 pub use crate::choices::ShardPoison;
 pub use crate::engine::{Repairs, TableUsage};

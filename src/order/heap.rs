@@ -1,6 +1,6 @@
 //! The keys that have a lead, in a heap of four branches: the smallest tag on top, and of equal ones the earliest.
 
-use super::{
+use super::key_words::{
     Damaged, KeyWord, Order, OrderMut, OrderWord, Place, Served, is_before, place_and_weight, placed,
 };
 
@@ -72,7 +72,11 @@ pub(super) fn insert(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64
     if length == order.capacity() || row >= order.rows() {
         return Err(Damaged);
     }
-    let added = Entry::of(order, row);
+    let added = Entry {
+        tag: order.load_key(row, KeyWord::Tag),
+        row,
+        sequence: order.load(OrderWord::Sequence) as u32,
+    };
     order.store(
         OrderWord::Sequence,
         order.load(OrderWord::Sequence).wrapping_add(1),

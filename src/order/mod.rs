@@ -17,119 +17,16 @@
 //!
 //! This is pure, like the queue: it reads and changes words behind [`Order`] and [`OrderMut`]. What was served so far
 //! (virtual time, the latest tag, tags and floors) is authoritative. The rest says who is ordered, and
-//! follows from who waits: a caller that loses it [clears](clear) it and lets every key [join](join) again.
+//! follows from who waits: a caller that loses it [clears](clear) it and [restores](restore) every key.
 
 mod heap;
+mod key_words;
 mod newcomers;
 #[cfg(test)]
 mod tests;
 
-use heap::Entry;
-
-/// A cost, a tag or virtual time: 2^-10 nanoseconds of all that the keys have together. Wraps around.
-pub(crate) type Served = u64;
-
-/// How much [`Served`] is a nanosecond.
-pub(crate) const PER_NANO: u64 = 1 << 10;
-
-/// The most that a key can be ahead of virtual time, but for the cost of a single request: an hour.
-pub(crate) const MAX_LEAD: Served = 3_600_000_000_000 * PER_NANO;
-
-/// The cost of a single request is at most this: 26 days, so that differences of tags have a sign.
-pub(crate) const MAX_COST: Served = 1 << 61;
-
-/// A word of the order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OrderWord {
-    VirtualTime,
-    /// The greatest tag of any key that was served since somebody waits.
-    LatestTag,
-    /// Twice the instant since which somebody is ordered, plus one if the latest to be served was a newcomer.
-    Contention,
-    /// How many keys are in the heap.
-    HeapLength,
-    /// The first and the last newcomer, each plus one, packed.
-    Newcomers,
-    /// The sum of the weights of all ordered keys.
-    Weight,
-    /// Counts what was put into the heap, so that of equal tags the earlier comes first.
-    Sequence,
-}
-
-/// A word of one key's row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyWord {
-    Tag,
-    /// What a correction does not bring the tag below: virtual time when the key came.
-    Floor,
-    /// Where the key is ordered, and by which weight: see [`Place`].
-    Place,
-    /// The newcomers before and behind it, each plus one, packed.
-    Neighbours,
-}
-
-/// Read access to the words of an order. Any word may hold anything.
-pub(crate) trait Order {
-    /// How many keys the heap has room for.
-    fn capacity(&self) -> u64;
-    /// How many rows there are.
-    fn rows(&self) -> u64;
-    fn load(&self, word: OrderWord) -> u64;
-    /// A word of a row; zero if there is no such row.
-    fn load_key(&self, row: u64, word: KeyWord) -> u64;
-    /// The two words of an entry of the heap; zero beyond it.
-    fn load_entry(&self, index: u64) -> [u64; 2];
-}
-
-/// Write access to the words of an order.
-pub(crate) trait OrderMut: Order {
-    fn store(&mut self, word: OrderWord, value: u64);
-    fn store_key(&mut self, row: u64, word: KeyWord, value: u64);
-    /// Stores an entry of the heap; `index` is below the capacity.
-    fn store_entry(&mut self, index: u64, entry: [u64; 2]);
-}
-
-/// Words contradict each other: who is ordered has to be found again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Damaged;
-
-/// Whether one tag is before another.
-pub(crate) fn is_before(one: Served, other: Served) -> bool {
-    (one.wrapping_sub(other) as i64) < 0
-}
-
-fn later(one: Served, other: Served) -> Served {
-    if is_before(one, other) { other } else { one }
-}
-
-/// Where a key is ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Nowhere,
-    Newcomer,
-    /// In the heap, at this index.
-    Heap(u64),
-}
-
-/// The word of a [`Place`]: zero for nowhere, one for newcomers, and otherwise the index in the heap plus two; in the
-/// upper half the weight by which the key was counted.
-fn placed(place: Place, weight: u64) -> u64 {
-    match place {
-        Place::Nowhere => 0,
-        Place::Newcomer => 1 | weight << 32,
-        Place::Heap(index) => (index + 2) | weight << 32,
-    }
-}
-
-fn place_and_weight(order: &(impl Order + ?Sized), row: u64) -> (Place, u64) {
-    let word = order.load_key(row, KeyWord::Place);
-    let place = match word & u64::from(u32::MAX) {
-        0 => Place::Nowhere,
-        1 => Place::Newcomer,
-        index => Place::Heap(index - 2),
-    };
-    (place, word >> 32)
-}
+pub(crate) use key_words::{Damaged, KeyWord, MAX_COST, Order, OrderMut, OrderWord, PER_NANO, Place, Served};
+use key_words::{MAX_LEAD, is_before, later, place_and_weight, placed};
 
 /// Where the key of a row is ordered.
 pub(crate) fn place(order: &(impl Order + ?Sized), row: u64) -> Place {
@@ -143,6 +40,26 @@ pub(crate) fn lead(order: &(impl Order + ?Sized), row: u64) -> Served {
         .wrapping_sub(order.load(OrderWord::VirtualTime));
     // What is farther ahead than any lead was left behind long ago.
     if lead > MAX_LEAD + MAX_COST { 0 } else { lead }
+}
+
+/// How a key stands among those that are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) weight: u64,
+    /// The sum of the weights of all that are ordered.
+    pub(crate) of_all: u64,
+    /// How far it is ahead of virtual time.
+    pub(crate) lead: Served,
+}
+
+/// How a key stands; `None` if it is not ordered.
+pub(crate) fn standing(order: &(impl Order + ?Sized), row: u64) -> Option<Standing> {
+    let (place, weight) = place_and_weight(order, row);
+    (place != Place::Nowhere).then(|| Standing {
+        weight,
+        of_all: order.load(OrderWord::Weight).max(weight),
+        lead: lead(order, row),
+    })
 }
 
 /// Whether nobody is ordered.
@@ -387,14 +304,4 @@ pub(crate) fn is_consistent(order: &(impl Order + ?Sized)) -> bool {
         weight = weight.saturating_add(of_row);
     }
     ordered == in_heap + newcomers && order.load(OrderWord::Weight) == weight
-}
-
-impl Entry {
-    fn of(order: &(impl Order + ?Sized), row: u64) -> Self {
-        Self {
-            tag: order.load_key(row, KeyWord::Tag),
-            row,
-            sequence: order.load(OrderWord::Sequence) as u32,
-        }
-    }
 }

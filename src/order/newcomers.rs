@@ -1,6 +1,6 @@
 //! The keys that have no lead: a list linked through their rows, first in, first out.
 
-use super::{Damaged, KeyWord, Order, OrderMut, OrderWord, Place, place, placed};
+use super::key_words::{Damaged, KeyWord, Order, OrderMut, OrderWord, Place, place_and_weight, placed};
 
 /// Two rows, each plus one, or zero for none: the ends of the list, or the neighbours of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ fn neighbours(order: &(impl Order + ?Sized), row: u64) -> Pair {
 }
 
 fn is_newcomer(order: &(impl Order + ?Sized), row: u64) -> bool {
-    row < order.rows() && place(order, row) == Place::Newcomer
+    row < order.rows() && place_and_weight(order, row).0 == Place::Newcomer
 }
 
 /// The one that came first.

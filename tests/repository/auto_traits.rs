@@ -65,7 +65,7 @@ fn every_public_type_of_a_module_survives_threads_and_panics() {
     );
     assert_complete("src/declare.rs", &[], &named);
     let named = each_survives!(shmlimit::snapshot:
-        ClockCheck, Diagnosis, Forecast, HoldSnapshot, KeyFingerprint, KeyLabel, KeyLeaseSnapshot, KeyLimitSnapshot, KeySnapshot,
+        ClockCheck, Diagnosis, Forecast, HoldSnapshot, KeyFingerprint, KeyInOrder, KeyLabel, KeyLeaseSnapshot, KeyLimitSnapshot, KeySnapshot,
         KeysSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, ProcessId, RecoveryReport, Repairs,
         SegmentPlace, SegmentMemory, SegmentReader, SegmentSnapshot, SetCounts, SetMemory, SetRecovery, SetSnapshot,
         ShardDiagnosis, ShardPoison, TableUsage, TicketSnapshot,

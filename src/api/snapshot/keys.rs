@@ -15,6 +15,7 @@ use crate::choices::Kind;
 use crate::engine::{Definitions, LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard};
 use crate::error::{Error, RequestError};
 use crate::limit::{KeyLeaseState, Now, RuleOperations};
+use crate::order;
 
 /// A key of a keyed set and the state of its limits. Consistent unless `torn` is set.
 #[derive(Clone, Debug, Serialize)]
@@ -49,12 +50,40 @@ pub struct KeySnapshot {
     pub of_dead: u64,
     /// Requests in its queue.
     pub waiting: u64,
+    /// How it stands among the keys that wait for [limits of all keys](crate::Limit::scope), if its first request does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_order: Option<KeyInOrder>,
     /// Whether it lies in the second of the two buckets that it may be in.
     pub second_bucket: bool,
     /// The limits that it has for itself, in the order of the declaration: those of [all keys](crate::Limit::scope) are in
     /// the snapshot of the set. If limits count [networks](crate::Limit::prefix), only those that count this one, or all of
     /// them if it is unknown which do.
     pub limits: Vec<KeyLimitSnapshot>,
+}
+
+/// How a key stands among those that wait for limits of all keys. It gets `weight` of every `weight_of_all` parts of what
+/// they have together, as long as the same keys wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeyInOrder {
+    /// The [weight](crate::Tier::weight) of its tier.
+    pub weight: u64,
+    /// The sum of the weights of all keys that wait for limits of all keys.
+    pub weight_of_all: u64,
+    /// How much more it has been served than the others, divided by its weight: as the time in which the limits replenish
+    /// that much. Keys with the smallest lead are served next; of those without one, which came first.
+    #[serde(serialize_with = "as_seconds")]
+    pub lead: Duration,
+}
+
+impl KeyInOrder {
+    fn of(standing: order::Standing) -> Self {
+        Self {
+            weight: standing.weight,
+            weight_of_all: standing.of_all,
+            lead: Duration::from_nanos(standing.lead / order::PER_NANO),
+        }
+    }
 }
 
 /// The state of a limit for one key.
@@ -152,6 +181,7 @@ impl KeySnapshot {
             held: 0,
             of_dead: 0,
             waiting: 0,
+            in_order: None,
             second_bucket: false,
             limits: set.shown().limits.iter().map(limit).collect(),
         }
@@ -188,6 +218,7 @@ impl KeySnapshot {
         self.held = seen.pins;
         self.of_dead = seen.pins_of_dead;
         self.waiting = seen.waiting;
+        self.in_order = seen.in_order.map(KeyInOrder::of);
         self.second_bucket = seen.is_in_second_bucket;
         let seen_of_limits = seen.marks.iter().zip(&seen.own_capacities);
         let standings = rules.limits.iter().zip(seen_of_limits);

@@ -43,7 +43,7 @@ pub use counts::{LimitCounts, SetCounts};
 pub use diagnosis::{Diagnosis, SegmentPlace, ShardDiagnosis};
 pub use key_label::{KeyFingerprint, KeyLabel};
 pub(crate) use keys::KeySource;
-pub use keys::{KeyLeaseSnapshot, KeyLimitSnapshot, KeySnapshot};
+pub use keys::{KeyInOrder, KeyLeaseSnapshot, KeyLimitSnapshot, KeySnapshot};
 pub use lock_snapshot::LockSnapshot;
 pub(in crate::api) use reader::FileReader;
 pub use reader::SegmentReader;

@@ -14,6 +14,7 @@ use crate::engine::change::row_tier::RowTier;
 use crate::engine::recover::dead_holds::{DeadHolds, OfDead, RowCopy};
 use crate::engine::shard::key_table::{KeyCounts, TableWords};
 use crate::engine::shard::locked_shard::{LockFor, LockWait};
+use crate::engine::shard::order_words::OrderWords;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, ShardAt};
 use crate::engine::shard::target::Target;
@@ -22,6 +23,7 @@ use crate::engine::terms::own_capacities::LimitMask;
 use crate::engine::terms::plan::PrefixLengths;
 use crate::error::Error;
 use crate::limit::{KeyLeaseState, Mark, Now};
+use crate::order;
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::Row;
 use crate::shm::layout::row_references::RowReferences;
@@ -54,6 +56,8 @@ pub(crate) struct ObservedKey {
     pub(crate) pins: u64,
     pub(crate) pins_of_dead: u64,
     pub(crate) waiting: u64,
+    /// How it stands in the order among keys, if it is in it.
+    pub(crate) in_order: Option<order::Standing>,
     /// Whether it is only found in the second of its two buckets.
     pub(crate) is_in_second_bucket: bool,
     /// The limits that the row has, as a bit mask: all that are not of all keys together, unless they count networks.
@@ -194,6 +198,7 @@ impl<'a> RowLooker<'a> {
         seen.pins = row_references.pins().saturating_sub(seen.pins_of_dead);
         seen.of_dead = left_out.of_dead;
         seen.waiting = shard.length_of_queue(row_references.head());
+        seen.in_order = order::standing(&OrderWords::of(shard.memory), row.index);
         let [first, _] = fingerprint.buckets(TableWords::reading(shard.memory).buckets().max(1));
         seen.is_in_second_bucket = row.index / BUCKET_ROWS != first;
         seen.marks.clear();

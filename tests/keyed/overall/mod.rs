@@ -3,6 +3,7 @@
 mod crowds;
 mod deciding;
 mod keeping;
+mod shares;
 mod waiting;
 
 use std::time::Duration;

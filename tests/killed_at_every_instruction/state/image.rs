@@ -133,8 +133,6 @@ pub struct Layout {
     rows: Table,
     is_keyed: bool,
     holds: Table,
-    /// Words of a hold before those of the order among keys, which are not journalled.
-    hold_size: usize,
     /// What holds are labelled with: as many as holds, or none.
     labels: Table,
     tickets: Table,
@@ -267,8 +265,7 @@ impl Layout {
             .chain(&counted)
             .chain(&counted_of_keys)
             .copied()
-            .chain(leases.unjournalled())
-            .chain(pieces.order)
+            .chain(leases.unjournalled().into_iter().chain(pieces.order))
             .collect();
         let canonical = (control + control::JOURNAL..control + control::SIZE)
             .chain(counters..pieces.holds.start)
@@ -291,7 +288,6 @@ impl Layout {
             rows: pieces.rows,
             is_keyed: pieces.is_keyed,
             holds: pieces.holds,
-            hold_size: pieces.hold_size,
             labels: pieces.labels,
             tickets: pieces.tickets,
             draws,
@@ -363,7 +359,7 @@ impl Layout {
     pub fn canonical(&self, image: &[u64]) -> Vec<u64> {
         let words = self.canonical.iter().map(|word| image[*word]);
         let holds = self.holds.records().flat_map(|start| {
-            let words = &image[start..start + self.hold_size];
+            let words = &image[start..start + self.holds.size];
             words.iter().enumerate().map(move |(word, value)| {
                 let is_spent = self.draws && word >= hold::HEAD_SIZE;
                 value * u64::from(means_something_in_hold(word, words[hold::OWNER]) && !is_spent)

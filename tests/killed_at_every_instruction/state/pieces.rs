@@ -10,6 +10,8 @@ pub struct Table {
     pub start: usize,
     pub stride: usize,
     pub count: usize,
+    /// Words of a record without those of the order among keys, which are not journalled.
+    pub size: usize,
 }
 
 impl Table {
@@ -22,8 +24,6 @@ impl Table {
 pub struct Pieces {
     /// Words of the order among keys: its own, those of its entries, and what rows have of it. None is journalled.
     pub order: Vec<usize>,
-    /// Words of a hold before those of the order.
-    pub hold_size: usize,
     pub tags: usize,
     pub rows: Table,
     pub is_keyed: bool,
@@ -54,7 +54,12 @@ impl Pieces {
         let mut table = |count: usize, stride: usize| {
             let start = end;
             end += (count * stride).next_multiple_of(8);
-            Table { start, stride, count }
+            Table {
+                start,
+                stride,
+                count,
+                size: stride,
+            }
         };
         // The states of the limits that all keys share.
         table(overall, 1);
@@ -77,13 +82,15 @@ impl Pieces {
         table(if is_keyed { row_count } else { 0 }, name_words);
         let leases = table(lease_lists, state_words + 2 * row_count.div_ceil(64));
         let leases = leases.start..leases.start + leases.count * leases.stride;
-        let hold_size = hold::HEAD_SIZE + held_amounts;
-        let holds = table(holds, aligned(hold_size + orders * order::HOLD_SIZE));
+        let size = hold::HEAD_SIZE + held_amounts;
+        let holds = Table {
+            size,
+            ..table(holds, aligned(size + orders * order::HOLD_SIZE))
+        };
         let labels = table(labels, label::SIZE);
         let tickets = table(tickets, aligned(ticket::HEAD_SIZE + limits * ticket::LIMIT_SIZE));
         Self {
             order,
-            hold_size,
             tags: tags.start,
             rows,
             is_keyed,
