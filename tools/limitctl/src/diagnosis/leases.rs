@@ -6,6 +6,7 @@ use shmlimit::snapshot::{LimitSnapshot, SetSnapshot};
 
 use super::finding::{Finding, Severity};
 use super::look::Look;
+use crate::text::amounts::amount;
 use crate::text::{human, process, sanitise};
 
 /// How many leases in a row must expire unused before they are reported.
@@ -108,7 +109,7 @@ fn small_burst(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) 
         ),
         format!(
             "declare a burst of at least {}, or a store that is nearer",
-            human::count(lease.sufficient_burst?)
+            amount(limit, lease.sufficient_burst?)
         ),
     );
     Some(finding.of_set(&set.name))

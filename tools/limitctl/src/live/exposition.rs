@@ -197,8 +197,8 @@ const FAMILIES: &[Family] = &[
     Family {
         name: "shmlimit_lease_units",
         kind: "gauge",
-        help: "Units of a limit that hosts share which this host has leased and not spent.",
-        write: |samples| of_leases(samples, |lease| lease.left as f64),
+        help: "What this host has leased of a limit that hosts share and not spent, in the amounts of its declaration.",
+        write: |samples| of_leased_limits(samples, |limit, lease| limit.format_units(lease.left)),
     },
     Family {
         name: "shmlimit_lease_valid_seconds",
@@ -223,19 +223,19 @@ const FAMILIES: &[Family] = &[
     Family {
         name: "shmlimit_lease_expired_units_total",
         kind: "counter",
-        help: "Units that were leased when their lease ran out.",
+        help: "What was leased and not spent when its lease ran out, in the amounts of the limit's declaration.",
         write: |samples| {
-            for (limit, lease) in leases(samples.set) {
-                samples.add(&[("limit", limit)], lease.counts.expired_units);
-            }
+            of_leased_limits(samples, |limit, lease| {
+                limit.format_units(lease.counts.expired_units)
+            });
         },
     },
 ];
 
 /// The limits of a set that hosts share, and their leases.
-fn leases(set: &SetSnapshot) -> impl Iterator<Item = (&str, &LeaseSnapshot)> {
+fn leases(set: &SetSnapshot) -> impl Iterator<Item = (&LimitSnapshot, &LeaseSnapshot)> {
     let shared = set.limits.iter();
-    shared.filter_map(|limit| Some((limit.name.as_str(), limit.lease.as_ref()?)))
+    shared.filter_map(|limit| Some((limit, limit.lease.as_ref()?)))
 }
 
 /// A figure of each limit that all requests share.
@@ -250,7 +250,13 @@ fn of_whole_limits(samples: &mut Samples<'_>, figure: impl Fn(&LimitSnapshot) ->
 
 fn of_leases(samples: &mut Samples<'_>, figure: impl Fn(&LeaseSnapshot) -> f64) {
     for (limit, lease) in leases(samples.set) {
-        samples.add(&[("limit", limit)], figure(lease));
+        samples.add(&[("limit", &limit.name)], figure(lease));
+    }
+}
+
+fn of_leased_limits(samples: &mut Samples<'_>, figure: impl Fn(&LimitSnapshot, &LeaseSnapshot) -> String) {
+    for (limit, lease) in leases(samples.set) {
+        samples.add(&[("limit", &limit.name)], figure(limit, lease));
     }
 }
 
@@ -262,7 +268,7 @@ fn lease_requests(samples: &mut Samples<'_>) {
             ("granted", counts.grants),
             ("failed", counts.failures),
         ] {
-            samples.add(&[("limit", limit), ("result", result)], number);
+            samples.add(&[("limit", &limit.name), ("result", result)], number);
         }
     }
 }

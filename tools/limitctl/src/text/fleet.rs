@@ -1,8 +1,9 @@
 //! How fleet limits are shown: which process asks the store, and what the store answers.
 
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
-use shmlimit::snapshot::SegmentSnapshot;
+use shmlimit::snapshot::{LimitSnapshot, SegmentSnapshot};
 
+use super::amounts::amount;
 use super::table::Cell;
 use super::{human, process, sanitise, style};
 
@@ -82,12 +83,12 @@ pub fn answer(lease: &LeaseSnapshot) -> Cell {
     }
 }
 
-/// What is leased and not spent, or how many keys have something leased or to report.
-pub fn left(lease: &LeaseSnapshot) -> Cell {
+/// What is leased of a limit and not spent, or how many keys have something leased or to report.
+pub fn left(limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Cell {
     match (lease.keys, lease.left) {
         (Some(keys), _) => human::quantity(keys, "key", "keys").into(),
         (None, 0) => Cell::styled("0", style::WARNING),
-        (None, left) => human::count(left).into(),
+        (None, left) => amount(limit, left).into(),
     }
 }
 
@@ -100,9 +101,9 @@ pub fn valid_for(lease: &LeaseSnapshot) -> String {
 }
 
 /// The last fair share.
-pub fn share(lease: &LeaseSnapshot) -> String {
+pub fn share(limit: &LimitSnapshot, lease: &LeaseSnapshot) -> String {
     match lease.keys {
-        None => human::count(lease.share),
+        None => amount(limit, lease.share),
         Some(_) => "by key".to_owned(),
     }
 }

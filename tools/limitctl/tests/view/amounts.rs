@@ -1,8 +1,10 @@
 //! Each kind of limit in each view: amounts are those of its declaration, and what has an end is not called unlimited.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use shmlimit::Segment;
+use shmlimit::fleet::LeaseReply;
 
 use super::serve::{Server, first_page};
 use super::top::OnPty;
@@ -102,6 +104,82 @@ impl Scene {
             _segment: segment,
         }
     }
+}
+
+/// What is leased of limits that hosts share, and the last fair share.
+#[test]
+fn leases_are_shown_in_amounts_of_the_declaration() {
+    let directory = directory();
+    let fleet = |key: &str| format!("fleet = {{ key = \"{key}\", lease = \"100ms\" }}\n");
+    let declaration = format!(
+        "[fleet]\nurl = \"redis://127.0.0.1:1\"\n[[set]]\nname = \"spending\"\n[[set.limit]]\nname = \"dollars\"\n\
+         kind = \"budget\"\ncapacity = \"9999.95\"\nwindow = \"30d\"\nunit = \"0.01\"\nalign = \"utc\"\n{}\
+         [[set.limit]]\nname = \"thousands\"\nkind = \"rate\"\ncapacity = 6_666_000\nwindow = \"30d\"\n\
+         algorithm = \"token_bucket\"\nunit = \"1000\"\n{}",
+        fleet("org/dollars"),
+        fleet("org/thousands"),
+    );
+    let path = create_declared(directory.path(), "limits", &declaration);
+    let segment = Segment::open(&path).expect("created");
+    let duty = segment.fleet().try_take_duty().expect("works").expect("free");
+    let asked = duty.ask().expect("works");
+    assert_eq!(asked.len(), 2);
+    for asked in asked {
+        let request = asked.request();
+        let reply = LeaseReply {
+            sequence: request.sequence,
+            granted: request.wanted.min(150),
+            remaining: Duration::from_secs(3_600),
+            share: 1_234,
+            grant_number: 1,
+            drained_in: Duration::ZERO,
+            ceiling: u64::MAX,
+            hosts: 1,
+            quarantine: Duration::ZERO,
+            available: 0,
+            free_in: Duration::ZERO,
+        };
+        duty.install(&asked, &reply).expect("works");
+    }
+    for shown in [
+        run(["fleet", text(&path)]).ended(0).stdout,
+        run(["inspect", text(&path)]).ended(0).stdout,
+    ] {
+        for amount in ["12.34", "1,234,000"] {
+            assert!(shown.contains(amount), "a share of {amount} in {shown}");
+        }
+        assert!(!shown.contains("1,234 "), "{shown}");
+    }
+    let json = run(["fleet", "--json", text(&path)]).ended(0).json();
+    let limits = json["limits"].as_array().expect("limits");
+    for (limit, unit) in limits.iter().zip(["0.01", "1000"]) {
+        assert_eq!((&limit["unit"], &limit["share"]), (&unit.into(), &1_234.into()));
+    }
+    let exported = run(["export", "--prometheus", text(&path)]).ended(0).stdout;
+    let left = |name: &str| segment_left(&segment, name);
+    for (limit, of_one) in [("dollars", 0.01), ("thousands", 1_000.0)] {
+        let begin = "shmlimit_lease_units{";
+        let is_its = |line: &&str| line.starts_with(begin) && line.contains(&format!("limit=\"{limit}\""));
+        let line = exported.lines().find(is_its).expect("a sample");
+        let figure: f64 = line
+            .rsplit(' ')
+            .next()
+            .expect("a number")
+            .parse()
+            .expect("a number");
+        let expected = left(limit) as f64 * of_one;
+        assert!(
+            (figure - expected).abs() < 1e-6 && figure > 0.0,
+            "{line}, {expected}"
+        );
+    }
+}
+
+fn segment_left(segment: &Segment, limit: &str) -> u64 {
+    let snapshot = segment.snapshot().expect("a snapshot");
+    let mut limits = snapshot.sets[0].limits.iter();
+    let limit = limits.find(|it| it.name == limit).expect("declared");
+    limit.lease.as_ref().expect("shared").left
 }
 
 fn has_no_raw_number(shown: &str) {

@@ -8,6 +8,7 @@ use shmlimit::snapshot::SegmentReader;
 
 use crate::arguments::{Form, Report, SegmentPath};
 use crate::exit::{ExitCode, Failure};
+use crate::text::amounts::amount;
 use crate::text::facts::Facts;
 use crate::text::human::{self, count};
 use crate::text::table::Table;
@@ -81,9 +82,9 @@ impl Part<'_> {
             .left("LIMIT", |shared| sanitise::line(shared.limit))
             .left("SHARED AS", |shared| sanitise::line(&shared.lease.key))
             .left("OUTAGE", |shared| shared.lease.outage.as_str())
-            .right("LEFT", |shared| fleet::left(shared.lease))
+            .right("LEFT", |shared| fleet::left(shared.snapshot, shared.lease))
             .right("FOR", |shared| fleet::valid_for(shared.lease))
-            .right("SHARE", |shared| fleet::share(shared.lease))
+            .right("SHARE", |shared| fleet::share(shared.snapshot, shared.lease))
             .left("STORE", |shared| fleet::answer(shared.lease))
             .right("ANSWERED", |shared| match shared.lease.answered_ago {
                 Some(time) => format!("{} ago", human::duration(time)),
@@ -101,7 +102,9 @@ impl Part<'_> {
             .right("REQUESTS", |shared| count(shared.lease.counts.requests))
             .right("GRANTS", |shared| count(shared.lease.counts.grants))
             .right("FAILURES", |shared| count(shared.lease.counts.failures))
-            .right("UNITS EXPIRED", |shared| count(shared.lease.counts.expired_units))
+            .right("UNITS EXPIRED", |shared| {
+                amount(shared.snapshot, shared.lease.counts.expired_units)
+            })
             .right("UNUSED IN A ROW", |shared| count(shared.lease.unused_in_a_row))
             .left("", |shared| match shared.lease.asking {
                 true => format!("request {} is not answered yet", count(shared.lease.sequence)),

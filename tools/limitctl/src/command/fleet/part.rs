@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use shmlimit::declare::Kind;
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot};
-use shmlimit::snapshot::SegmentSnapshot;
+use shmlimit::snapshot::{LimitSnapshot, SegmentSnapshot};
 
 use crate::exit::Failure;
 use crate::text::{fleet, human};
@@ -27,6 +27,10 @@ pub struct Shared<'a> {
     pub set: &'a str,
     pub limit: &'a str,
     kind: Kind,
+    /// What one of the units of the other fields is.
+    unit: &'a str,
+    #[serde(skip)]
+    pub snapshot: &'a LimitSnapshot,
     #[serde(flatten)]
     pub lease: &'a LeaseSnapshot,
 }
@@ -40,6 +44,8 @@ impl<'a> Part<'a> {
                     set: &set.name,
                     limit: &limit.name,
                     kind: limit.kind,
+                    unit: &limit.unit,
+                    snapshot: limit,
                     lease: limit.lease.as_ref()?,
                 })
             });

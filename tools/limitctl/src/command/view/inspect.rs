@@ -272,16 +272,22 @@ fn alive_or_dead(is_alive: bool, alive: &str) -> Cell {
 
 /// The leases of limits that hosts share.
 fn leases(set: &SetSnapshot) -> String {
-    Table::of(set.limits.iter().filter_map(|limit| limit.lease.as_ref()))
-        .left("SHARED AS", |lease| sanitise::line(&lease.key))
-        .right("LEFT", fleet::left)
-        .right("FOR", fleet::valid_for)
-        .right("SHARE", fleet::share)
-        .left("STORE", fleet::answer)
-        .left("OUTAGE", |lease| lease.outage.as_str())
-        .right("GRANTS", |lease| lease.counts.grants)
-        .right("FAILURES", |lease| lease.counts.failures)
-        .right("EXPIRED", |lease| lease.counts.expired_units)
+    let limits = set.limits.iter();
+    let shared: Vec<_> = limits
+        .filter_map(|limit| Some((limit, limit.lease.as_ref()?)))
+        .collect();
+    Table::of(&shared)
+        .left("SHARED AS", |(_, lease)| sanitise::line(&lease.key))
+        .right("LEFT", |(limit, lease)| fleet::left(limit, lease))
+        .right("FOR", |(_, lease)| fleet::valid_for(lease))
+        .right("SHARE", |(limit, lease)| fleet::share(limit, lease))
+        .left("STORE", |(_, lease)| fleet::answer(lease))
+        .left("OUTAGE", |(_, lease)| lease.outage.as_str())
+        .right("GRANTS", |(_, lease)| lease.counts.grants)
+        .right("FAILURES", |(_, lease)| lease.counts.failures)
+        .right("EXPIRED", |(limit, lease)| {
+            amount(limit, lease.counts.expired_units)
+        })
         .render(2)
 }
 
