@@ -31,7 +31,8 @@ impl SetDeclaration {
             "what a process has drawn in advance does not change with the capacity of its key; remove it, or the credit \
              of the limit"
         } else if self.limits.iter().any(|limit| limit.fleet.is_some()) {
-            "hosts share limits that are the same for every key; remove it, or `fleet` of the limit"
+            "hosts share limits that are the same for every key; declare another set for keys with other capacities, or \
+             remove `fleet` of the limit"
         } else if limits.iter().all(|limit| limit.terms.is_none()) {
             "every capacity of the set is unlimited or finds itself, or is that of all keys, so that no key can have another; remove it"
         } else {

@@ -105,7 +105,8 @@ impl SetDeclaration {
         }
         if self.limits.iter().any(|limit| limit.fleet.is_some()) {
             return misplaced(
-                "hosts share limits that are the same for every key; remove it, or `fleet` of the limit",
+                "hosts share limits that are the same for every key; declare a set for each tier with a key of its own in \
+                 `fleet`, or remove `fleet` of the limit",
             );
         }
         if self.limits.iter().any(|limit| limit.credit.is_some()) {
