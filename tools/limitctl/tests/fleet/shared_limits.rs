@@ -10,7 +10,7 @@ use crate::support::health::findings;
 use crate::support::{create_declared, directory, run, text};
 use serde_json::Value;
 use shmlimit::fleet::{LeaseReply, LeaseRequest, StoreProblem};
-use shmlimit::{Declaration, Segment};
+use shmlimit::{Declaration, LimitSet, Segment};
 
 const DECLARED: &str = r#"
 [fleet]
@@ -31,6 +31,12 @@ name = "api"
 fn create(directory: &Path) -> PathBuf {
     let own = "  [[set.limit]]\n  name = \"own\"\n  kind = \"concurrency\"\n  capacity = 2\n";
     create_declared(directory, "limits", &format!("{DECLARED}\n{own}"))
+}
+
+/// Takes and settles one of what is leased.
+fn take_one(set: &LimitSet) {
+    let outcome = set.request().try_acquire().expect("decides");
+    drop(outcome.into_result().expect("leased"));
 }
 
 /// The answer of a store that grants everything that is asked for, for an hour.
@@ -115,13 +121,7 @@ fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
     let reply = all_of(asked.request(), 5555);
     duty.install(&asked, &reply).expect("works");
     let set = segment.set("api").expect("declared");
-    drop(
-        set.request()
-            .try_acquire()
-            .expect("decides")
-            .into_result()
-            .expect("leased"),
-    );
+    take_one(&set);
     let granted = json();
     let limit = &granted["limits"][0];
     assert_eq!(granted["duty"]["pid"], std::process::id());
@@ -152,13 +152,7 @@ fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
     }
 
     while duty.due_in() != Some(Duration::ZERO) {
-        drop(
-            set.request()
-                .try_acquire()
-                .expect("decides")
-                .into_result()
-                .expect("leased"),
-        );
+        take_one(&set);
     }
     let asked = duty.ask().expect("works").remove(0);
     duty.report(&asked, StoreProblem::Denied, Duration::from_secs(3600))

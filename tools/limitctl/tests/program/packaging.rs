@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::support::host::has;
-use crate::support::{command, directory, run, run_command, text};
+use crate::support::{command, directory, run_command, text, verbs};
 use shmlimit::Declaration;
 
 fn packaging() -> PathBuf {
@@ -23,18 +23,6 @@ fn install(root: &Path) {
     run_command(&mut install).ended(0);
 }
 
-/// The verbs that the help lists.
-fn verbs() -> Vec<String> {
-    let help = run(["help"]).ended(0).stdout;
-    let (_, commands) = help.split_once("Commands:\n").expect("a list");
-    let lines = commands.lines().take_while(|line| !line.is_empty());
-    lines
-        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
-        .filter(|verb| !verb.is_empty() && *verb != "help")
-        .map(str::to_owned)
-        .collect()
-}
-
 #[test]
 fn the_program_is_installed_with_a_page_for_each_verb_and_completions() {
     let root = directory();
@@ -45,7 +33,7 @@ fn the_program_is_installed_with_a_page_for_each_verb_and_completions() {
         fs::metadata(&program).expect("installed").permissions().mode() & 0o777,
         0o755
     );
-    let verbs = verbs();
+    let verbs: Vec<String> = verbs();
     assert!(
         verbs.len() > 10 && verbs.contains(&"doctor".to_owned()),
         "{verbs:?}"

@@ -401,15 +401,19 @@ fn start(arguments: &[&str], stdin: Stdio, stdout: Stdio) -> Child {
         .expect("started")
 }
 
+fn start_on_standard_input(declaration: &Path) -> Child {
+    start(
+        &[text(declaration), "--trace", "-"],
+        Stdio::piped(),
+        Stdio::piped(),
+    )
+}
+
 #[test]
 fn standard_input_is_a_trace_and_needs_no_end() {
     let directory = directory();
     let declaration = write(directory.path(), "now.toml", NOW);
-    let mut child = start(
-        &[text(&declaration), "--trace", "-"],
-        Stdio::piped(),
-        Stdio::piped(),
-    );
+    let mut child = start_on_standard_input(&declaration);
     let mut stdin = child.stdin.take().expect("piped");
     stdin
         .write_all(b"{\"at_ms\": 1, \"set\": \"api\"}\n{\"at_ms\": 0, \"set\": \"api\"}\n")
@@ -461,11 +465,7 @@ fn directory_of_mapped_segment(pid: u32) -> Option<PathBuf> {
 fn nothing_is_left_behind_even_by_a_simulation_that_is_killed() {
     let directory = directory();
     let declaration = write(directory.path(), "now.toml", NOW);
-    let mut child = start(
-        &[text(&declaration), "--trace", "-"],
-        Stdio::piped(),
-        Stdio::piped(),
-    );
+    let mut child = start_on_standard_input(&declaration);
     let deadline = Instant::now() + TIMEOUT;
     let private = loop {
         match directory_of_mapped_segment(child.id()) {

@@ -29,6 +29,18 @@ pub fn directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
+/// The verbs, as the help lists them.
+pub fn verbs<T: FromIterator<String>>() -> T {
+    let help = run(["help"]).ended(0).stdout;
+    let (_, commands) = help.split_once("Commands:\n").expect("a list");
+    let lines = commands.lines().take_while(|line| !line.is_empty());
+    lines
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|verb| !verb.is_empty() && *verb != "help")
+        .map(str::to_owned)
+        .collect()
+}
+
 /// A command that starts with the default action for each signal, however the tests were started: under nohup or in the
 /// background of a script, a process ignores signals, and so do the programs that it starts.
 pub fn command(program: impl AsRef<OsStr>) -> Command {

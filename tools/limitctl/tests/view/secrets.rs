@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::serve::Server;
 use super::top::OnPty;
-use crate::support::{TIMEOUT, create_declared, directory, limitctl, run, run_command, text};
+use crate::support::{TIMEOUT, create_declared, directory, limitctl, run, run_command, text, verbs};
 use shmlimit::{Permit, Segment};
 
 const SECRET: &str = "Bearer sk-live-7Hq2XbW0n5Vd3Kf8";
@@ -79,18 +79,6 @@ impl Scene {
     fn file(&self, name: &str) -> String {
         text(&self.directory.path().join(name)).to_owned()
     }
-}
-
-/// The verbs, as the help lists them.
-fn verbs() -> BTreeSet<String> {
-    let help = run(["help"]).ended(0).stdout;
-    let (_, list) = help.split_once("Commands:\n").expect("a list");
-    let lines = list.lines().take_while(|line| !line.is_empty());
-    lines
-        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
-        .filter(|verb| !verb.is_empty() && *verb != "help")
-        .map(str::to_owned)
-        .collect()
 }
 
 #[test]
@@ -179,7 +167,7 @@ fn no_verb_shows_a_key_whole_unless_it_is_to_reveal_it() {
     }
     let walked = looks.iter().chain(others).map(|arguments| arguments[0]);
     let walked: BTreeSet<String> = walked.chain(OTHERWISE).map(str::to_owned).collect();
-    assert_eq!(walked, verbs());
+    assert_eq!(walked, verbs::<BTreeSet<String>>());
     drop(waiting);
 }
 
