@@ -1,16 +1,19 @@
 //! Lists: a set's keys, holders and queue; processes.
 
+use std::cmp::Reverse;
+
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
-use shmlimit::snapshot::{HoldSnapshot, KeyLabel, SetSnapshot, TicketSnapshot};
+use shmlimit::snapshot::SetSnapshot;
 
 use super::cells::{BAD, FAINT, SELECTED, pad, visible};
 use super::state::{List, Screen};
 use crate::text::amounts::amounts;
 use crate::text::human::{self, count};
+use crate::text::users::{User, UserState};
 use crate::text::{key, process, sanitise};
 
 /// Draws the chosen list of a set.
@@ -21,8 +24,8 @@ pub fn draw(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
     };
     let (heading, lines) = match list {
         List::Keys => keys(screen, area.width),
-        List::Holders => holders(screen, set),
-        List::Queue => queue(screen, set),
+        List::Holders => users(screen, set, ["HELD FOR", "HOLDS"]),
+        List::Queue => users(screen, set, ["WAITING", "FOR"]),
     };
     let is_list_of_keys = set.keys.is_some();
     draw_lines(screen, frame, area, heading, lines, is_list_of_keys);
@@ -100,88 +103,57 @@ fn keys(screen: &Screen, width: u16) -> (String, Vec<Line<'static>>) {
     (heading, screen.keys().into_iter().map(line).collect())
 }
 
-fn holders(screen: &Screen, set: &SetSnapshot) -> (String, Vec<Line<'static>>) {
-    let heading = format!("{:>10}  {:8}  {:>9}  {}", "PID", "STATE", "HELD FOR", "HOLDS");
-    let line = |hold: &HoldSnapshot| {
-        let (state, style) = match (hold.owner_alive, hold.returned) {
-            (false, _) => ("dead", BAD),
-            (true, true) => ("returned", FAINT),
-            (true, false) => ("alive", Style::new()),
+fn users(screen: &Screen, set: &SetSnapshot, [age, what]: [&str; 2]) -> (String, Vec<Line<'static>>) {
+    let heading = format!("{:>10}  {:10}  {age:>9}  {what}", "PID", "STATE");
+    let line = |user: &User<'_>| {
+        let style = match user.state {
+            UserState::Dead => BAD,
+            UserState::Returned | UserState::Served => FAINT,
+            UserState::Holds | UserState::Waits => Style::new(),
         };
         let text = format!(
-            "{:>10}  {state:8}  {:>9}  {}",
-            process(hold.owner_pid),
-            human::duration(hold.held_for),
-            described(
-                &amounts(set, &hold.amounts),
-                hold.key.as_ref(),
-                hold.label.as_deref()
-            ),
+            "{:>10}  {:10}  {:>9}  {}",
+            process::cell(user.process),
+            user.state.words(),
+            human::duration(user.age),
+            described(set, user),
         );
         Line::styled(text, style)
     };
-    (heading, screen.holds(set).into_iter().map(line).collect())
+    (heading, screen.users(set).iter().map(line).collect())
 }
 
-fn queue(screen: &Screen, set: &SetSnapshot) -> (String, Vec<Line<'static>>) {
-    let heading = format!("{:>10}  {:8}  {:>9}  {}", "PID", "STATE", "WAITING", "FOR");
-    let line = |ticket: &TicketSnapshot| {
-        let (state, style) = match (ticket.owner_alive, ticket.granted) {
-            (false, _) => ("dead", BAD),
-            (true, true) => ("granted", FAINT),
-            (true, false) => ("waits", Style::new()),
-        };
-        let text = format!(
-            "{:>10}  {state:8}  {:>9}  {}",
-            process(ticket.owner_pid),
-            human::duration(ticket.waiting_for),
-            described(&amounts(set, &ticket.costs), ticket.key.as_ref(), None),
-        );
-        Line::styled(text, style)
-    };
-    (heading, screen.tickets(set).into_iter().map(line).collect())
-}
-
-fn process(pid: Option<u64>) -> String {
-    pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string())
-}
-
-fn described(amounts: &str, of: Option<&KeyLabel>, label: Option<&str>) -> String {
-    let mut text = amounts.to_owned();
-    if let Some(of) = of {
+/// What somebody holds or asks for, of which key and what for.
+fn described(set: &SetSnapshot, user: &User<'_>) -> String {
+    let mut text = amounts(set, user.amounts);
+    if let Some(of) = user.key {
         text.push_str(&format!(" of {}", key::key(of)));
     }
-    if let Some(label) = label {
-        text.push_str(&format!("  {}", sanitise::line(label)));
+    let label = user.label_text();
+    if !label.is_empty() {
+        text.push_str(&format!("  {label}"));
     }
     text
 }
 
 impl Screen {
-    /// The holds of a set that pass the filter, the oldest first.
-    pub fn holds<'a>(&self, set: &'a SetSnapshot) -> Vec<&'a HoldSnapshot> {
-        let is_shown = |hold: &&HoldSnapshot| {
-            let label = hold.label.as_deref();
+    /// The holders of a set, those who have held the longest first, or its queue in order of arrival; without those that the
+    /// filter leaves out.
+    pub fn users<'a>(&self, set: &'a SetSnapshot) -> Vec<User<'a>> {
+        let mut users: Vec<User<'a>> = match self.list() {
+            List::Queue => set.tickets.iter().map(User::from).collect(),
+            List::Keys | List::Holders => set.holds.iter().map(User::from).collect(),
+        };
+        users.retain(|user| {
             self.has(&format!(
                 "{} {}",
-                process(hold.owner_pid),
-                described(&amounts(set, &hold.amounts), hold.key.as_ref(), label)
+                process::cell(user.process),
+                described(set, user)
             ))
-        };
-        let mut holds: Vec<_> = set.holds.iter().filter(is_shown).collect();
-        holds.sort_by_key(|hold| std::cmp::Reverse(hold.held_for));
-        holds
-    }
-
-    /// The queue of a set, in order of arrival, without tickets that the filter leaves out.
-    pub fn tickets<'a>(&self, set: &'a SetSnapshot) -> Vec<&'a TicketSnapshot> {
-        let is_shown = |ticket: &&TicketSnapshot| {
-            self.has(&format!(
-                "{} {}",
-                process(ticket.owner_pid),
-                described(&amounts(set, &ticket.costs), ticket.key.as_ref(), None)
-            ))
-        };
-        set.tickets.iter().filter(is_shown).collect()
+        });
+        if self.list() != List::Queue {
+            users.sort_by_key(|user| Reverse(user.age));
+        }
+        users
     }
 }

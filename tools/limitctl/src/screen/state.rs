@@ -273,14 +273,7 @@ impl Screen {
         let (set, _) = self.set()?;
         let label = match self.list() {
             List::Keys => self.keys().get(self.selected).map(|hot| &hot.key),
-            List::Holders => self
-                .holds(set)
-                .get(self.selected)
-                .and_then(|hold| hold.key.as_ref()),
-            List::Queue => self
-                .tickets(set)
-                .get(self.selected)
-                .and_then(|ticket| ticket.key.as_ref()),
+            List::Holders | List::Queue => self.users(set).get(self.selected).and_then(|user| user.key),
         };
         label.map(|label| label.fingerprint)
     }

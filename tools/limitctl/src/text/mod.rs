@@ -10,3 +10,4 @@ pub mod process;
 pub mod sanitise;
 pub mod style;
 pub mod table;
+pub mod users;

@@ -48,14 +48,3 @@ pub fn named(snapshot: &SegmentSnapshot, process: ProcessId) -> String {
 pub fn cell(process: Option<ProcessId>) -> String {
     process.map_or_else(|| "?".to_owned(), |process| process.to_string())
 }
-
-/// The label of a hold's request.
-pub fn label(hold: &HoldSnapshot) -> String {
-    hold.label.as_deref().map(sanitise::line).unwrap_or_default()
-}
-
-/// The heading of the column of labels; empty if there are none.
-pub fn label_heading(holds: &[HoldSnapshot]) -> &'static str {
-    let has_labels = holds.iter().any(|hold| hold.label.is_some());
-    if has_labels { "LABEL" } else { "" }
-}

@@ -71,6 +71,14 @@ impl<'a, T> Table<'a, T> {
         self.column(heading, Side::Right, cell)
     }
 
+    /// Adds a column of texts if there are any.
+    pub fn left_if_any(self, heading: &str, cell: impl Fn(&'a T) -> String) -> Self {
+        if self.items.iter().all(|item| cell(item).is_empty()) {
+            return self;
+        }
+        self.left(heading, cell)
+    }
+
     fn column<C: Into<Cell>>(mut self, heading: &str, side: Side, mut cell: impl FnMut(&'a T) -> C) -> Self {
         let heading = Cell::styled(heading, style::FAINT);
         let cells = self.items.iter().map(|item| cell(item).into());

@@ -18,6 +18,7 @@ use crate::text::amounts::{amount, amounts};
 use crate::text::facts::Facts;
 use crate::text::human::{self, count, counted};
 use crate::text::table::{Cell, Table};
+use crate::text::users::{self, User};
 use crate::text::{declared, fleet, key, process, sanitise, style};
 
 /// Show everything a segment holds
@@ -132,7 +133,7 @@ impl Inspection {
             let table = Table::of(&snapshot.participants)
                 .right("PID", |it| process::attached(it).to_string())
                 .left("NAME", |it| sanitise::line(&it.name))
-                .left("STATE", |it| alive_or_dead(it.alive, "alive"))
+                .left("STATE", |it| alive_or_dead(it.alive))
                 .left("ATTACHED", |it| human::instant(it.joined_utc));
             text.push_str(&table.render(2));
         }
@@ -171,6 +172,8 @@ impl Inspection {
             style::title(&sanitise::line(&set.name)),
             facts.render()
         );
+        let holds: Vec<User<'_>> = set.holds.iter().map(User::from).collect();
+        let tickets: Vec<User<'_>> = set.tickets.iter().map(User::from).collect();
         let tables = [
             Some(limits(set, declared)),
             (!declared.tiers().is_empty()).then(|| tiers(declared)),
@@ -178,8 +181,8 @@ impl Inspection {
                 .iter()
                 .any(|limit| limit.lease.is_some())
                 .then(|| leases(set)),
-            (!set.holds.is_empty()).then(|| self.holds(set)),
-            (!set.tickets.is_empty()).then(|| self.tickets(set)),
+            (!holds.is_empty()).then(|| self.users(set, &holds, ["HOLD", "HELD FOR", "HOLDS"])),
+            (!tickets.is_empty()).then(|| self.users(set, &tickets, ["TICKET", "QUEUED FOR", "ASKS FOR"])),
         ];
         for table in tables.into_iter().flatten() {
             text.push('\n');
@@ -216,55 +219,26 @@ impl Inspection {
         style::paint(style::WARNING, holder)
     }
 
-    fn holds(&self, set: &SetSnapshot) -> String {
-        Table::of(&set.holds)
-            .right("HOLD", |hold| hold.serial)
-            .right("PID", |hold| process::cell(process::of_hold(hold)))
-            .left("NAME", |hold| {
-                self.owner_name(hold.owner_slot, process::of_hold(hold))
-            })
-            .left("STATE", |hold| match hold.returned {
-                true => Cell::styled("returned", style::GOOD),
-                false => alive_or_dead(hold.owner_alive, "alive"),
-            })
-            .right("HELD FOR", |hold| human::duration(hold.held_for))
-            .left("HOLDS", |hold| amounts(set, &hold.amounts))
-            .left(key_heading(set), |hold| key::of(hold.key.as_ref()))
-            .left(process::label_heading(&set.holds), process::label)
-            .render(2)
+    fn users(&self, set: &SetSnapshot, users: &[User<'_>], headings: [&str; 3]) -> String {
+        users::table(
+            users,
+            headings,
+            |user| self.name(user),
+            |units| amounts(set, units),
+        )
     }
 
-    fn tickets(&self, set: &SetSnapshot) -> String {
-        Table::of(&set.tickets)
-            .right("TICKET", |ticket| ticket.number)
-            .right("PID", |ticket| process::cell(process::of_ticket(ticket)))
-            .left("NAME", |ticket| {
-                self.owner_name(ticket.owner_slot, process::of_ticket(ticket))
-            })
-            .left("STATE", |ticket| {
-                alive_or_dead(
-                    ticket.owner_alive,
-                    if ticket.granted { "was served" } else { "waits" },
-                )
-            })
-            .right("QUEUED FOR", |ticket| human::duration(ticket.waiting_for))
-            .left("ASKS FOR", |ticket| amounts(set, &ticket.costs))
-            .left(key_heading(set), |ticket| key::of(ticket.key.as_ref()))
-            .render(2)
-    }
-
-    fn owner_name(&self, slot: Option<u64>, process: Option<ProcessId>) -> String {
-        let participants = &self.snapshot.participants;
+    fn name(&self, user: &User<'_>) -> String {
+        let mut participants = self.snapshot.participants.iter();
         participants
-            .iter()
-            .find(|it| Some(it.slot) == slot && Some(process::attached(it)) == process)
+            .find(|it| Some(it.slot) == user.slot && Some(process::attached(it)) == user.process)
             .map_or_else(String::new, |it| sanitise::line(&it.name))
     }
 }
 
-fn alive_or_dead(is_alive: bool, alive: &str) -> Cell {
+fn alive_or_dead(is_alive: bool) -> Cell {
     if is_alive {
-        Cell::styled(alive, style::GOOD)
+        Cell::styled("alive", style::GOOD)
     } else {
         Cell::styled("dead", style::BAD)
     }
@@ -289,10 +263,6 @@ fn leases(set: &SetSnapshot) -> String {
             amount(limit, lease.counts.expired_units)
         })
         .render(2)
-}
-
-fn key_heading(set: &SetSnapshot) -> &'static str {
-    if set.keys.is_some() { "KEY" } else { "" }
 }
 
 /// Where the definition comes from, if that is worth mentioning.

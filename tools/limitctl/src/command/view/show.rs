@@ -18,7 +18,8 @@ use crate::text::amounts::declared_amounts;
 use crate::text::facts::Facts;
 use crate::text::human::{self, count};
 use crate::text::table::Table;
-use crate::text::{declared, key, process, sanitise, style};
+use crate::text::users::{self, User};
+use crate::text::{declared, key, sanitise, style};
 
 /// Show one key of a keyed set
 ///
@@ -204,33 +205,17 @@ fn declared_for(limit: &KeyLimitSnapshot, declaration: Option<&Limit>) -> String
 impl View {
     /// The holds and the waiters of the key.
     fn users(&self) -> String {
-        let holds = self.holds.iter().map(|hold| {
-            let state = if hold.returned { "returned it" } else { "holds" };
-            let what = (process::of_hold(hold), hold.held_for, &hold.amounts);
-            (
-                what,
-                if hold.owner_alive { state } else { "dead" },
-                process::label(hold),
-            )
-        });
-        let tickets = self.tickets.iter().map(|ticket| {
-            let state = if ticket.granted { "was served" } else { "waits" };
-            let what = (process::of_ticket(ticket), ticket.waiting_for, &ticket.costs);
-            (
-                what,
-                if ticket.owner_alive { state } else { "dead" },
-                String::new(),
-            )
-        });
-        let users: Vec<_> = holds.chain(tickets).collect();
-        Table::of(&users)
-            .right("PID", |((process, ..), ..)| process::cell(*process))
-            .left("STATE", |(_, state, _)| state)
-            .right("FOR", |((_, length, _), ..)| human::duration(*length))
-            .left("WHAT", |((.., what), ..)| {
-                declared_amounts(self.declared.as_ref(), what)
-            })
-            .left(process::label_heading(&self.holds), |(.., label)| label)
-            .render(2)
+        let holds = self.holds.iter().map(User::from);
+        let users: Vec<User<'_>> = holds
+            .chain(self.tickets.iter().map(User::from))
+            // It is the key that is shown.
+            .map(|user| User { key: None, ..user })
+            .collect();
+        users::table(
+            &users,
+            ["", "FOR", "WHAT"],
+            |_| String::new(),
+            |units| declared_amounts(self.declared.as_ref(), units),
+        )
     }
 }
