@@ -76,7 +76,7 @@ fn run_counted(operation: &mut Operation) {
 #[inline(never)]
 fn counted(operation: &mut Operation) {
     (operation.run)(black_box(TIMES));
-    // The last call is no jump, so that callgrind sees this function return.
+    // The last call is not a jump, so that callgrind sees this function return.
     black_box(());
 }
 

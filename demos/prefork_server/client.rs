@@ -208,7 +208,7 @@ impl Work {
             .map(str::parse)
             .collect::<Result<Vec<u64>, _>>()?;
         let [asked, admitted, done] = instants[..] else {
-            return Err(format!("`{clock}` is no work clock").into());
+            return Err(format!("`{clock}` is not a work clock").into());
         };
         Ok(Self {
             asked,

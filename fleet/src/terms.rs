@@ -44,7 +44,7 @@ pub enum TermsError {
         max: u64,
     },
     /// The store cuts windows in microseconds.
-    #[error("a window of {given_nanos} ns is no whole number of microseconds")]
+    #[error("a window of {given_nanos} ns is not a whole number of microseconds")]
     Window {
         /// The declared window, in nanoseconds.
         given_nanos: u128,

@@ -37,7 +37,7 @@ async def no_answer(_: Request, error: Exception) -> Response:
 @app.exception_handler(ValueError)
 async def no_question(_: Request, error: Exception) -> Response:
     """Says what is wrong with a body of which nobody could tell what it costs."""
-    return Response(f"The body is no request: {error}.", 400)
+    return Response(f"The body is not a request: {error}.", 400)
 
 
 async def costs(request: Request) -> dict[str, Any]:

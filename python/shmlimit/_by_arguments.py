@@ -37,7 +37,7 @@ def check_costs(costs: object) -> None:
 
 
 def check_timeout(timeout: float | timedelta | None) -> None:
-    """Rejects what is no timeout right away, for callers that use it only later.
+    """Rejects what is not a timeout right away, for callers that use it only later.
 
     Args:
         timeout: The timeout; None is fine.
@@ -49,10 +49,10 @@ def check_timeout(timeout: float | timedelta | None) -> None:
     if timeout is None:
         return
     if not isinstance(timeout, timedelta) and not hasattr(timeout, "__float__") and not hasattr(timeout, "__index__"):
-        raise TypeError(f"{timeout!r} is no time: give seconds as a number, or a timedelta")
+        raise TypeError(f"{timeout!r} is not a time: give seconds as a number, or a timedelta")
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
     if math.isnan(seconds):
-        raise ValueError(f"{timeout!r} is no time: give seconds as a number, or a timedelta")
+        raise ValueError(f"{timeout!r} is not a time: give seconds as a number, or a timedelta")
     if seconds < 0:
         raise ValueError(
             f"timeout is {timeout!r}: give seconds from 0, which does not wait, or None to wait for as long as it takes"

@@ -403,7 +403,7 @@ def _read(config: Config, segment: dict[str, str | int | None], fleet: Fleet | N
         sets = [config] if isinstance(config, LimitSet) else list(config)
         for each in sets:
             if not isinstance(each, LimitSet):
-                raise TypeError(f"{each!r} is no declaration of a set: give a LimitSet")
+                raise TypeError(f"{each!r} is not a declaration of a set: give a LimitSet")
         shared = {"url": fleet} if isinstance(fleet, str) else fleet
         document = _plain({"segment": segment, "fleet": shared, "set": sets})
     try:
@@ -504,7 +504,7 @@ def _plain(value: object, name: str | None = None, place: str = "") -> object:
     if isinstance(value, Rational):
         digits = Decimal(int(value.numerator)) / Decimal(int(value.denominator))
         if Fraction(digits) != value:
-            raise DeclarationError(f"{place} is {value}, which is no decimal: round it")
+            raise DeclarationError(f"{place} is {value}, which is not a decimal: round it")
         return format(digits, "f")
     if isinstance(value, Real):
         # Floats of other packages, whose text is the shortest that yields them.

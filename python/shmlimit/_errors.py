@@ -59,7 +59,7 @@ class InvalidAmount(RequestError):
 class InvalidKey(RequestError):
     """The request names a key that cannot be used, none although the set is keyed, or one although it is not.
 
-    A key cannot be used if it is empty or too long, or if it is no address and the set counts networks.
+    A key cannot be used if it is empty or too long, or if it is not an address and the set counts networks.
     """
 
 

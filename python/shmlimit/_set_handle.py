@@ -150,7 +150,9 @@ class SetHandle(_native.SetHandle):
             ValueError: The timeout is negative.
         """
         if function is not None and not (callable(function) or isinstance(function, (staticmethod, classmethod))):
-            raise TypeError(f'{function!r} is no function: name what to take, as in limited(costs={{"tokens": 1500}})')
+            raise TypeError(
+                f'{function!r} is not a function: name what to take, as in limited(costs={{"tokens": 1500}})'
+            )
         if not callable(costs):
             check_costs(costs)
         if not callable(overrides):

@@ -143,7 +143,7 @@
 //!
 //! A file that is moved to another path stays in use by all who have it open; new processes find it by the new path. If
 //! another segment is then created at the old path, processes that opened the file by that path get `Removed`, and those that
-//! opened it by the new one do not. A path that leads nowhere, or to a file that is no segment, changes nothing: no process can
+//! opened it by the new one do not. A path that leads nowhere, or to a file that is not a segment, changes nothing: no process can
 //! count in another file. Bind mounts and hard links are seen through: a file is deleted when it has no name left anywhere.
 //! A process whose descriptors were closed by other code cannot ask the file; it gets the answer from the others that have it
 //! open, or finds another segment at the path.

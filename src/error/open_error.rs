@@ -122,7 +122,7 @@ pub enum OpenError {
     },
     /// The file is not one of checkpoints.
     #[error(
-        "{} is no checkpoint: it starts with {found:#018x}; declare another path, or move the file away",
+        "{} is not a checkpoint: it starts with {found:#018x}; declare another path, or move the file away",
         path.display()
     )]
     NotACheckpoint {

@@ -11,7 +11,7 @@ use std::{io, mem, thread};
 use libc::{c_long, seccomp_data, seccomp_notif, seccomp_notif_resp, sock_filter, sock_fprog};
 use nix::errno::Errno;
 
-/// What is no error of the program under test: memory for the allocator, and calls that cannot fail in this way.
+/// What is not an error of the program under test: memory for the allocator, and calls that cannot fail in this way.
 const LEFT_ALONE: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,

@@ -311,7 +311,7 @@ fn a_file_that_is_reached_through_a_bind_mount_is_deleted_only_when_it_is() {
             words[0].store(1, Ordering::SeqCst);
             eventually("the file is deleted", || !path.exists());
             wait_for_removal(&api, &mounted, RemovalCause::Deleted);
-            // The mount leads to the deleted file still, which is no segment for new users.
+            // The mount leads to the deleted file still, which is not a segment for new users.
             assert!(matches!(
                 Segment::open(&mounted),
                 Err(Error::Segment(SegmentError::Removed {

@@ -66,7 +66,7 @@ fn each_way_to_be_refused_is_told_with_limit_reason_and_label() {
     let mail = segment.set("mail").expect("declared");
     let request = mail.request().label("newsletter");
     drop(request.try_acquire().expect("works"));
-    assert_eq!(log.take(), [""; 0], "an admission is no event");
+    assert_eq!(log.take(), [""; 0], "an admission is not an event");
     drop(request.try_acquire().expect("works"));
     drop(request.check().expect("works"));
     drop(mail.request().reserve(Duration::from_secs(1)).expect("works"));

@@ -1,7 +1,7 @@
 //! Many waiters of one process: how many are served a second, and what that costs.
 //!
 //! Tasks of one thread of tokio wait for a limit of 1,000 a second, each for one. Who is compared stands in
-//! [`CONTENDERS`]. Tokio's `Semaphore` is no limiter: a task gives it a permit back each millisecond, as one would who
+//! [`CONTENDERS`]. Tokio's `Semaphore` is not a limiter: a task gives it a permit back each millisecond, as one would who
 //! builds one of it; it is the floor of waking a task in its turn.
 #![allow(unsafe_code, reason = "asks for the processor time of the process")]
 

@@ -132,7 +132,7 @@ impl StoreClient {
             if !exchanged.as_ref().is_err_and(is_interruption) {
                 break;
             }
-            // This process was stopped and goes on, which is no outage.
+            // This process was stopped and goes on, which is not an outage.
             exchanged = self.exchange(&calls);
         }
         let (link, results) = exchanged.map_err(|error| self.failure(&error))?;
@@ -174,7 +174,7 @@ impl StoreClient {
         let mut results = self.ask_through(&mut link, calls);
         let is_closed = results.as_ref().is_err_and(RedisError::is_connection_dropped);
         if is_closed && !is_new && begun.elapsed() < AT_ONCE {
-            // Servers close connections that were idle for long, which is no outage. The requests are the same, so the
+            // Servers close connections that were idle for long, which is not an outage. The requests are the same, so the
             // server may see them twice.
             link = self.connect()?;
             results = self.ask_through(&mut link, calls);

@@ -123,7 +123,7 @@ class Call:
 
     def __enter__(self) -> Self:
         if not isinstance(self._admission, Permit):
-            raise TypeError(f"{type(self._admission).__name__!r} is no permit: enter this with `async with`")
+            raise TypeError(f"{type(self._admission).__name__!r} is not a permit: enter this with `async with`")
         refuse_asynchronous(costs=self._costs)
         self.permit = self._admission
         return self

@@ -57,7 +57,7 @@ class Failure:
 
     @classmethod
     def of_response(cls, response: object) -> Failure | None:
-        """What an HTTP response, or an exception that has one, says by its status; None if that is no error."""
+        """What an HTTP response, or an exception that has one, says by its status; None if that is not an error."""
         with_headers = member(response, "response")
         status = _status(response) or _status(with_headers)
         if status is None or status < 400:
@@ -85,7 +85,7 @@ class Failure:
         """What an exception says; None if it says nothing about the provider and the cost."""
         causes = list(_causes(raised))
         if any(_is_own_refusal(error) for error in causes):
-            # Asking for more than the limits admit is no failure of the provider.
+            # Asking for more than the limits admit is not a failure of the provider.
             return cls(400, costs_nothing=True)
         for error in causes:
             if not _is_of_server(error):

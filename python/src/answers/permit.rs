@@ -285,7 +285,7 @@ impl Method for Release {
 
 Gives back what is held. Once is enough, and more often does nothing; in a forked child it never does anything.
 
-Where a lease had run out before, there is less to give back or nothing, which is no error: `reclaimed` is true from
+Where a lease had run out before, there is less to give back or nothing, which is not an error: `reclaimed` is true from
 then on, and the logger `shmlimit` has a warning.
 
 Args:
@@ -365,7 +365,7 @@ impl PermitMethods {
     /// Reports what was used of each named limit. The unused rest comes back if the algorithm allows it; any excess is
     /// charged.
     ///
-    /// What is no whole number of the limit's units is rounded up to one, so that nothing spent is lost. A float is not,
+    /// What is not a whole number of the limit's units is rounded up to one, so that nothing spent is lost. A float is not,
     /// if it is above a whole number by a billionth of itself at most: `0.1 + 0.2` is 0.3.
     ///
     /// Args:

@@ -37,10 +37,10 @@ impl Amount {
         match object.extract::<u64>() {
             Ok(whole) => return Ok(Self::Whole(whole)),
             Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
-                let message = format!("{object} is no amount: choose from 0 to {}", u64::MAX);
+                let message = format!("{object} is not an amount: choose from 0 to {}", u64::MAX);
                 return Err(exception(py, "InvalidAmount", message));
             }
-            // It is no whole number.
+            // It is not a whole number.
             Err(error) if error.is_instance_of::<PyTypeError>(py) => {}
             // Raised by the object, or an interruption.
             Err(error) => return Err(error),
@@ -62,7 +62,7 @@ impl Amount {
             return Ok(Self::Float(digits_of_decimal(&positive)?));
         }
         Err(PyTypeError::new_err(format!(
-            "{} is no amount: give an int, float, Decimal, Fraction or str",
+            "{} is not an amount: give an int, float, Decimal, Fraction or str",
             object.repr()?
         )))
     }

@@ -158,8 +158,8 @@ pub fn units(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyResult
     }
 }
 
-/// Converts what was used of a limit to units. It is rounded up, so that none of it is lost; of a float, what is above
-/// a whole number of units by no more than calculations with floats make it is no part of it.
+/// Converts what was used of a limit to units. It is rounded up, so that none of it is lost. A float that exceeds a whole number
+/// of units by no more than a rounding error counts as that number.
 pub fn units_used(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyResult<u64> {
     const NOISE: f64 = 1e-9;
     let limit = handle.limit(name);
@@ -226,7 +226,7 @@ fn for_each(
 fn limit_name<'a>(name: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     let Ok(text) = name.cast::<PyString>() else {
         return Err(PyTypeError::new_err(format!(
-            "{} is no name of a limit: give a str",
+            "{} is not a name of a limit: give a str",
             name.repr()?
         )));
     };

@@ -145,7 +145,7 @@ fn fields_of(response: &Bound<'_, PyAny>) -> PyResult<HeaderMap> {
     }
     let Some(items) = headers.getattr_opt(intern!(py, "items"))? else {
         return Err(PyTypeError::new_err(format!(
-            "{} has no headers, and is no mapping of them",
+            "{} has no headers, and is not a mapping of them",
             response.get_type().repr()?
         )));
     };

@@ -97,7 +97,7 @@ pub fn answer<'py>(
     ptr::null_mut()
 }
 
-/// Arguments in the order of the parameters, and the keywords that are no parameters.
+/// Arguments in the order of the parameters, and the keywords that are not parameters.
 pub type Read<'a, 'py, const N: usize> = ([Option<Borrowed<'a, 'py, PyAny>>; N], Option<Bound<'py, PyDict>>);
 
 /// The arguments of a call.
@@ -135,7 +135,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         )))
     }
 
-    /// The same, and the keywords that are no parameters, if there are any.
+    /// The same, and the keywords that are not parameters, if there are any.
     ///
     /// # Errors
     ///

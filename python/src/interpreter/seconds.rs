@@ -40,7 +40,7 @@ fn span(object: &Bound<'_, PyAny>) -> PyResult<f64> {
 
 fn no_time(object: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(format!(
-        "{} is no time: give seconds as a number, or a timedelta",
+        "{} is not a time: give seconds as a number, or a timedelta",
         object.repr()?
     ))
 }

@@ -61,7 +61,7 @@ fn name_of_tier<'a>(given: &'a Given<'_, '_>) -> PyResult<Option<Cow<'a, str>>> 
     match (**given).cast::<PyString>() {
         Ok(name) => name.to_cow().map(Some),
         Err(_) => Err(PyTypeError::new_err(format!(
-            "argument 'tier': {} is no name: give a str",
+            "argument 'tier': {} is not a name: give a str",
             given.repr()?
         ))),
     }

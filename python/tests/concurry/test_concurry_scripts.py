@@ -396,7 +396,7 @@ def test_checks_limits_when_they_are_declared():
             "no algorithm": lambda: rate(library, "tokens", 1, "nonesuch"),
             "no resource": lambda: library.ResourceLimit(key="tokens", capacity=0),
             "half a resource": lambda: library.ResourceLimit(key="tokens", capacity=1.5),
-            "a key that is no string": lambda: library.ResourceLimit(key=3, capacity=1),
+            "a key that is not a string": lambda: library.ResourceLimit(key=3, capacity=1),
         }
         for declare in make.values():
             note(declare)

@@ -105,7 +105,7 @@ def test_what_is_no_amount_is_a_value_error_that_takes_nothing(open_set, amount)
 @pytest.mark.parametrize("amount", [None, [], object(), 1j])
 def test_what_is_no_number_is_a_type_error(open_set, amount):
     limits = open_set(sl.Rate("tokens", 100, 3600))
-    with pytest.raises(TypeError, match="no amount"):
+    with pytest.raises(TypeError, match="not an amount"):
         limits.try_acquire({"tokens": amount})
 
 

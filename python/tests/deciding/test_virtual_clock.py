@@ -33,7 +33,7 @@ def test_a_limit_replenishes_as_the_clock_is_moved_and_not_otherwise(segment_pat
 
 def test_who_waits_for_as_long_as_a_refusal_says_is_admitted(segment_path):
     clock = sl.VirtualClock()
-    # The seventh part of a second is no whole number of nanoseconds, and no float.
+    # The seventh part of a second is not a whole number of nanoseconds, and no float.
     limits = sl.open(segment_path, sl.LimitSet("api", [sl.Calls("c", 7, 1, algorithm="gcra", burst=1)]), clock=clock)[
         "api"
     ]

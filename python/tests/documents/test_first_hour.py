@@ -86,7 +86,7 @@ def test_what_is_no_time_is_named_wherever_one_is_given(open_set, given, error):
         lambda: fastapi.Limited(limits, timeout=given),
     ]
     for call in calls:
-        with pytest.raises(error, match=f"^{re.escape(repr(given))} is no time: give seconds"):
+        with pytest.raises(error, match=f"^{re.escape(repr(given))} is not a time: give seconds"):
             call()
 
 
@@ -97,7 +97,7 @@ def test_costs_that_are_only_used_later_are_looked_at_at_the_call(open_set):
             call(5)
     with pytest.raises(TypeError, match="5 names no limits: give a mapping"):
         limits.limited(costs=5)
-    with pytest.raises(TypeError, match="5 is no function: name what to take, as in limited\\(costs="):
+    with pytest.raises(TypeError, match="5 is not a function: name what to take, as in limited\\(costs="):
         limits.limited(5)
 
 

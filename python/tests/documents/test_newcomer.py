@@ -279,7 +279,7 @@ def test_wrong_values_say_what_is_wrong_and_what_to_write(run: Callable[..., str
             "UnknownLimitWarning: set `api` has no limit `token`, which is skipped; <Permit of api: {'requests': 1}>",
         ),
         ("CostRequired", "tokens", "CostRequired: limit `tokens` of set `api` is a rate: the request must name a cost"),
-        ("InvalidAmount", "-1", "ValueError: -1 is no amount: choose from 0 to 18446744073709551615"),
+        ("InvalidAmount", "-1", "ValueError: -1 is not an amount: choose from 0 to 18446744073709551615"),
         ("NeverAdmissible", "can never be admitted", "the same"),
         ("InvalidKey", "not keyed", "the same"),
         ("UnknownName", "apis", "the same"),
@@ -297,7 +297,7 @@ def test_wrong_values_say_what_is_wrong_and_what_to_write(run: Callable[..., str
         (
             "TypeError",
             "give a Keyed, or how many keys there is room for",
-            "TypeError: 'address' is no declaration: give a LimitSet of Rate, Calls, Budget and Concurrency",
+            "TypeError: 'address' is not a declaration: give a LimitSet of Rate, Calls, Budget and Concurrency",
         ),
         (
             "DeclarationError",
@@ -310,7 +310,7 @@ def test_wrong_values_say_what_is_wrong_and_what_to_write(run: Callable[..., str
             "forecast",
             "CostRequired: limit `tokens` of set `api` is a rate: the request must name a cost",
         ),
-        ("TypeError", "5 is no function", "<function wrap.<locals>.wrapper at 0x7fa5bd54c040>"),
+        ("TypeError", "5 is not a function", "<function wrap.<locals>.wrapper at 0x7fa5bd54c040>"),
         ("TypeError", "5 names no limits", "<shmlimit._acquisition.Acquisition object at 0x7fa5bd6eada0>"),
         ("ValueError", "timeout is -1", "<Permit of api: {'requests': 1, 'tokens': 5}>"),
         (

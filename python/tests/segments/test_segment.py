@@ -137,7 +137,7 @@ def test_what_cannot_be_declared_says_where_it_is_wrong(segment_path):
     assert isinstance(raised.value, ValueError)
     with pytest.raises(sl.DeclarationError, match="algorthm"):
         sl.open(segment_path, {"set": [{"name": "s", "limit": [{"algorthm": "gcra"}]}]})
-    with pytest.raises(TypeError, match="no declaration"):
+    with pytest.raises(TypeError, match="not a declaration"):
         sl.open(segment_path, [sl.Calls("c", 1, 60)])
     with pytest.raises(sl.DeclarationError, match="No such file"):
         sl.open(segment_path, "/nonexistent/limits.toml")
@@ -422,5 +422,5 @@ def test_a_segment_that_is_gone_is_created_as_its_checkpoint_has_it(segment_path
         assert not segment["set"].check()
         file = tmp_path / "text"
         file.write_text("something else")
-        with pytest.raises(sl.InvalidSegment, match="no checkpoint"):
+        with pytest.raises(sl.InvalidSegment, match="not a checkpoint"):
             segment.checkpoint(file)

@@ -67,7 +67,7 @@ def test_each_way_to_be_refused_is_logged(
     segment = shmlimit_segment(ONE_AN_HOUR, ONE_AT_A_TIME, SPENT, log_requests=True)
     mail = segment["mail"].labelled("newsletter")
     assert mail.check()
-    assert logged() == [], "an admission is no event"
+    assert logged() == [], "an admission is not an event"
     mail.check()
     mail.try_acquire()
     refusal = denied("mail", "sent", "rate", "newsletter", retry_after=3600)

@@ -36,5 +36,5 @@ def of_asgi(app: asgi.Application, limits: sl.SetHandle) -> None:
 
 def of_wsgi(app: WSGIApplication, limits: sl.SetHandle) -> None:
     wsgi.LimitMiddleware(app, limits, key=lambda environ: str(environ["REMOTE_USER"]), costs={"tokens": 1})
-    # The environment is no object with a path.
+    # The environment is not an object with a path.
     wsgi.LimitMiddleware(app, limits, exempt=lambda environ: bool(environ.path))  # type: ignore[attr-defined]

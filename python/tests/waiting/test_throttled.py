@@ -126,7 +126,7 @@ def test_a_shorter_time_does_not_end_a_longer_one_and_less_than_nothing_is_nothi
     limits.throttle(60)
     limits.throttle(retry_after=1.5)
     assert limits.check().retry_after == 60
-    with pytest.raises(ValueError, match="nan is no time"):
+    with pytest.raises(ValueError, match="nan is not a time"):
         limits.throttle(float("nan"))
     shmlimit_clock.advance(60)
     assert limits.check()
@@ -196,7 +196,7 @@ def of_aiohttp(url: str) -> object:
 
 
 def raised(get: Callable[[str], Any]) -> Callable[[str], object]:
-    """What a client raises where it is to raise for what is no success."""
+    """What a client raises where it is to raise for what is not a success."""
 
     def raise_for_status(url: str) -> object:
         with pytest.raises((requests.HTTPError, httpx.HTTPStatusError)) as failure:
@@ -290,7 +290,7 @@ def test_a_response_throttles_for_no_longer_than_is_allowed(
 
 def test_what_is_no_time_is_refused_also_where_nothing_throttles(shmlimit_segment: OpenSegment) -> None:
     limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS]))["provider"]
-    with pytest.raises(ValueError, match="nan is no time"):
+    with pytest.raises(ValueError, match="nan is not a time"):
         limits.respect({}, status=200, max_wait=float("nan"))
 
 
@@ -313,7 +313,7 @@ def test_what_says_nothing_changes_nothing(shmlimit_segment: OpenSegment, status
         assert permit.respect(SimpleNamespace(status_code=status, headers=headers)) is False
         assert limits.respect(headers, status=status) is False
         permit.settle(requests=0)
-    # Of a permit that is released already it is asked as well, and it is no error unless it throttles.
+    # Of a permit that is released already it is asked as well, and it is not an error unless it throttles.
     assert permit.respect(headers, status=status) is False
     assert limits.check()
 

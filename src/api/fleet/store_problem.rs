@@ -48,7 +48,7 @@ pub enum StoreProblem {
     WrongDatabase,
     /// The user may not run a command, or may not use the key (`NOPERM`).
     NotPermitted,
-    /// No secure connection comes about: its certificate is not trusted, or it does not speak TLS.
+    /// No secure connection can be made: its certificate is not trusted, or it does not speak TLS.
     TlsFailed,
     /// The sentinels know no primary by the name in the URL.
     NoPrimary,

@@ -142,7 +142,7 @@ impl LimitSet {
         }
         // `u64::MAX` stands for unlimited in a declaration.
         if capacity == u64::MAX {
-            return Err(refused("unlimited is no capacity of a key's own; give a number"));
+            return Err(refused("a key's own capacity cannot be unlimited; give a number"));
         }
         NonZeroU64::new(capacity).ok_or_else(|| refused("a capacity is at least 1"))
     }

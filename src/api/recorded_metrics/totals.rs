@@ -54,7 +54,7 @@ fn totals_of<'a>(known: &'a mut HashMap<PathBuf, Totals>, path: &Path) -> &'a mu
 
 impl Totals {
     fn add(&mut self, begun: u64, counts: &mut [Count]) {
-        // Another thread has recorded a later copy meanwhile: what this one has less is no reset.
+        // Another thread has recorded a later copy meanwhile: what this one has less is not a reset.
         let is_late = begun < self.begun;
         if !is_late {
             self.begun = begun;

@@ -201,7 +201,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`RequestError::InvalidAmount`] if it is no decimal number or too large, and [`RequestError::UnknownLimit`].
+    /// [`RequestError::InvalidAmount`] if it is not a decimal number or too large, and [`RequestError::UnknownLimit`].
     pub fn units_to_cover(&self, limit: impl LimitName, natural: &str) -> Result<u64, Error> {
         self.units_by(&limit, natural, Scale::units_to_cover)
     }

@@ -51,7 +51,7 @@ impl<'de> Deserialize<'de> for LeaseLength {
         }
         text.parse().map(Self::Declared).map_err(|error| {
             de::Error::custom(format_args!(
-                "{text:?} is no length for a lease: write \"auto\", or a length from \"100ms\" to \"1h\" ({error})"
+                "{text:?} is not a length for a lease: write \"auto\", or a length from \"100ms\" to \"1h\" ({error})"
             ))
         })
     }

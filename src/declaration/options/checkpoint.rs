@@ -118,7 +118,7 @@ impl Checkpoint {
             Some(every) if every.is_calendar() || self.interval() < MIN_EVERY => Err(invalid(
                 "every",
                 format!("\"{every}\""),
-                "is no time between two checkpoints: write a length of at least \"1s\"",
+                "is not a time between two checkpoints: write a length of at least \"1s\"",
             )),
             _ => Ok(()),
         }

@@ -347,7 +347,7 @@ impl SetDeclaration {
             given => Err(place.value(
                 "collect_within",
                 given,
-                "is no time for which a grant is kept: choose from \"100ms\" to \"1h\"",
+                "is not a time to keep a grant for: choose from \"100ms\" to \"1h\"",
             )),
         }
     }

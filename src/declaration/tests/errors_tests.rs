@@ -161,7 +161,7 @@ fn a_value_that_cannot_be_is_refused_with_what_to_do() {
         ),
         (calls("burst = 0"), "burst: 0 is out of range"),
         (calls("burst = \"unlimited\""), "burst: \"unlimited\" is for `capacity` only"),
-        ("kind = \"calls\", capacity = 9, window = \"0s\"".to_owned(), "window: \"0s\" is no time"),
+        ("kind = \"calls\", capacity = 9, window = \"0s\"".to_owned(), "window: \"0s\" is zero"),
         (
             "kind = \"calls\", capacity = 9, algorithm = \"leaky_bucket\", rate = 0, interval = \"1s\"".to_owned(),
             "rate: 0 is out of range",
@@ -169,7 +169,7 @@ fn a_value_that_cannot_be_is_refused_with_what_to_do() {
         (
             "kind = \"calls\", capacity = 9, algorithm = \"leaky_bucket\", rate = 1, interval = \"calendar:day\""
                 .to_owned(),
-            "interval: \"calendar:day\" is no fixed length",
+            "interval: \"calendar:day\" is not a fixed length",
         ),
         (calls("algorithm = \"sliding_window\", entries = 0"), "entries: 0 is out of range: choose from 1 to 65536"),
         (
@@ -200,7 +200,7 @@ fn a_value_that_cannot_be_is_refused_with_what_to_do() {
         (adaptive("9", "ceiling = 20, floor = 21"), "floor: 21 is out of range: choose from 1 to 20"),
         (adaptive("9", "ceiling = 20, floor = 0"), "floor: 0 is out of range: choose from 1"),
         (adaptive("9", "ceiling = \"unlimited\""), "ceiling: \"unlimited\" is for `capacity` only"),
-        (adaptive("9", "ceiling = 20, latency_limit = \"0s\""), "latency_limit: \"0s\" is no time"),
+        (adaptive("9", "ceiling = 20, latency_limit = \"0s\""), "latency_limit: \"0s\" is zero"),
         (
             adaptive("\"unlimited\"", "ceiling = 20"),
             "capacity: \"unlimited\" is nowhere for an adaptive capacity to start: write a number",

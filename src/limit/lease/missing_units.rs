@@ -22,7 +22,7 @@ impl Leased {
         if get(LeaseWord::Draining) != 0 {
             return Shortage::Exhausted;
         }
-        // A request with a problem that is no outage is repeated, unless the host goes on as another.
+        // A request with a problem that is not an outage is repeated, unless the host goes on as another.
         let grants_nothing = get(LeaseWord::Problem) != 0 && get(LeaseWord::Asked) != 0;
         let is_out = get(LeaseWord::OutSince) != 0 && get(LeaseWord::PolicyUntil) == 0;
         if is_out || grants_nothing {

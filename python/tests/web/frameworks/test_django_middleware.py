@@ -140,7 +140,7 @@ def test_a_request_that_is_cancelled_in_its_view_gives_its_place_back(directory:
         serving.cancel()
         await asyncio.wait([serving])
         assert _limits(directory).try_acquire()
-        assert _dropped(directory) == 0, "that a client leaves is no failure of the site"
+        assert _dropped(directory) == 0, "that a client leaves is not a failure of the site"
 
     asyncio.run(scenario())
 

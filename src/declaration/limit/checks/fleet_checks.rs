@@ -118,7 +118,7 @@ impl Limit {
                 return Err(place.value(
                     "fleet / lease",
                     length,
-                    "is no length for a lease: write \"auto\", or choose from \"100ms\" to \"1h\"",
+                    "is not a length for a lease: write \"auto\", or choose from \"100ms\" to \"1h\"",
                 ));
             }
         }

@@ -268,11 +268,7 @@ impl Limit {
         ] {
             match window {
                 Some(Window::Span(length)) if length.is_zero() => {
-                    return Err(place.value(
-                        field,
-                        Window::Span(length),
-                        "is no time: write a positive length",
-                    ));
+                    return Err(place.value(field, Window::Span(length), "is zero: write a positive length"));
                 }
                 Some(Window::Span(length)) if nanos_from_duration(length).is_none() => {
                     return Err(place.value(
@@ -282,7 +278,11 @@ impl Limit {
                     ));
                 }
                 Some(calendar) if field == "interval" && calendar.is_calendar() => {
-                    return Err(place.value(field, calendar, "is no fixed length: write one such as \"1s\""));
+                    return Err(place.value(
+                        field,
+                        calendar,
+                        "is not a fixed length: write one such as \"1s\"",
+                    ));
                 }
                 _ => {}
             }

@@ -32,7 +32,7 @@ pub fn obstacle(
     let (name, meaning, heal) = match &error {
         Error::Open(OpenError::NotASegment { .. }) => (
             "not_a_segment",
-            "programs that open it get an error; no verb of limitctl removes what is no segment",
+            "programs that open it get an error; limitctl removes only segments",
             Some(format!("mv {} {}", quoted(path), quoted(&aside(path)))),
         ),
         Error::Open(OpenError::Incompatible {

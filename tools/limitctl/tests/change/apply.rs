@@ -365,12 +365,12 @@ fn mistakes_of_a_change_have_the_codes_of_their_kind() {
         (
             &["api", "requests", "colour=red"],
             64,
-            "`colour` is no field that can change in place: there are capacity",
+            "`colour` is not a field that can change in place; these are: capacity",
         ),
         (
             &["api", "requests", "algorithm=gcra"],
             64,
-            "`algorithm` is no field that can change in place",
+            "`algorithm` is not a field that can change in place",
         ),
         (&["api", "requests", "window=soon"], 64, "soon"),
         (&["api", "requests", "near_limit=most"], 64, "a whole percentage"),

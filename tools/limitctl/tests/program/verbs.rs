@@ -365,7 +365,7 @@ fn a_checkpoint_is_what_create_begins_with_where_the_segment_is_gone() {
     create();
     assert_eq!(remaining(), 10);
     let refused = run(["checkpoint", text(&path), text(&config)]).ended(65);
-    assert!(refused.stderr.contains("is no checkpoint"), "{refused:?}");
+    assert!(refused.stderr.contains("is not a checkpoint"), "{refused:?}");
 }
 
 #[test]

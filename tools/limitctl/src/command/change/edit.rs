@@ -214,7 +214,7 @@ fn assignment(text: &str) -> Result<Assignment, String> {
     let Some((_, form)) = Limit::editable_fields().find(|(name, _)| *name == field) else {
         let names: Vec<&str> = Limit::editable_fields().map(|(name, _)| name).collect();
         return Err(format!(
-            "`{field}` is no field that can change in place: there are {}",
+            "`{field}` is not a field that can change in place; these are: {}",
             names.join(", ")
         ));
     };
