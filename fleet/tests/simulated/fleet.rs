@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use shmlimit::fleet::{Duty, LeaseSnapshot, StoreProblem};
-use shmlimit::{Declaration, Limit, LimitSet, OpenOptions, Segment, SetDeclaration, VirtualClock};
-use shmlimit_fleet::model::StoreModel;
+use shmlimit::{Declaration, Keyed, Limit, LimitSet, OpenOptions, Segment, SetDeclaration, VirtualClock};
+use shmlimit_fleet::model::{KeyedStoreModel, StoreModel};
 use shmlimit_fleet::{Exchange, StoreError};
 
 /// The wall clock when a test begins: 2026-11-24.
@@ -68,6 +68,7 @@ impl Host {
 pub struct Fleet {
     pub hosts: Vec<Host>,
     pub store: StoreModel,
+    keys: KeyedStoreModel,
     pub run: String,
     /// Whether no answer comes.
     pub is_out: bool,
@@ -77,7 +78,16 @@ pub struct Fleet {
 
 impl Fleet {
     pub fn new(count: u64, limit: Limit) -> Self {
-        let set = SetDeclaration::new("api").waiters(4).add_limit(limit);
+        Self::of_set(count, SetDeclaration::new("api").waiters(4).add_limit(limit))
+    }
+
+    /// Hosts that share the limit of each key.
+    pub fn by_key(count: u64, limit: Limit) -> Self {
+        let set = SetDeclaration::new("api").keyed(Keyed::new(20));
+        Self::of_set(count, set.waiters(4).add_limit(limit))
+    }
+
+    fn of_set(count: u64, set: SetDeclaration) -> Self {
         let declaration = Declaration::new()
             .participants(1)
             .fleet_url("redis://127.0.0.1")
@@ -88,6 +98,7 @@ impl Fleet {
                 .map(|seed| Host::new(&declaration, &clock, seed))
                 .collect(),
             store: StoreModel::new(),
+            keys: KeyedStoreModel::new(),
             run: "1".to_owned(),
             is_out: false,
             clock,
@@ -118,9 +129,13 @@ impl Fleet {
                     })
                 } else {
                     let requests = pipeline.requests().iter();
-                    Ok(requests
-                        .map(|(request, terms)| Ok(self.store.answer(&self.run, utc, terms, request)))
-                        .collect())
+                    let answers = requests.map(|(request, terms)| {
+                        Ok(match request.of_key {
+                            None => self.store.answer(&self.run, utc, terms, request),
+                            Some(key) => self.keys.answer(&self.run, utc, terms, key, request),
+                        })
+                    });
+                    Ok(answers.collect())
                 };
                 host.exchange.settle(&host.duty, &pipeline, answers);
             }

@@ -18,6 +18,8 @@ struct Scene {
     /// Callers of each host, each of which wants a place whenever it has none.
     callers: usize,
     longest_hold: Duration,
+    /// Whether they are places of a key.
+    by_key: bool,
 }
 
 /// What came of it.
@@ -43,7 +45,11 @@ fn run(scene: Scene, from: Duration, to: Duration, seed: u64) -> Outcomes {
         .lease(LEASE)
         .cold_wait(Duration::ZERO);
     let limit = Limit::concurrency("limit", places).fleet(lease);
-    let mut fleet = Fleet::new(hosts, limit);
+    let mut fleet = if scene.by_key {
+        Fleet::by_key(hosts, limit)
+    } else {
+        Fleet::new(hosts, limit)
+    };
     let mut callers: Vec<Vec<Caller>> = (0..hosts)
         .map(|_| {
             let idle = || Caller {
@@ -71,7 +77,13 @@ fn run(scene: Scene, from: Duration, to: Duration, seed: u64) -> Outcomes {
                     permit.release().expect("works");
                 }
                 if caller.permit.is_none() {
-                    let outcome = host.set.request().try_acquire().expect("a decision");
+                    let request = host.set.request();
+                    let request = if scene.by_key {
+                        request.for_key("a").expect("a key")
+                    } else {
+                        request
+                    };
+                    let outcome = request.try_acquire().expect("a decision");
                     if let Outcome::Admitted(permit) = outcome {
                         caller.permit = Some(permit.into_owned());
                         let part = 0.5 + random.f64() / 2.0;
@@ -96,36 +108,46 @@ fn run(scene: Scene, from: Duration, to: Duration, seed: u64) -> Outcomes {
 
 #[test]
 fn five_hosts_take_turns_at_three_places() {
-    let scene = Scene {
-        hosts: 5,
-        places: 3,
-        callers: 3,
-        longest_hold: Duration::from_millis(400),
-    };
-    let outcomes = run(scene, Duration::from_secs(4), Duration::from_secs(34), 1);
-    let longest = scene.longest_hold + LEASE;
-    assert!(
-        outcomes.hungry.iter().all(|hungry| *hungry <= longest),
-        "{outcomes:?}"
-    );
-    let used: f64 = outcomes.places.iter().sum();
-    assert!(used >= 1.5, "{used} of 3 places are used: {outcomes:?}");
+    for by_key in [false, true] {
+        let scene = Scene {
+            hosts: 5,
+            places: 3,
+            callers: 3,
+            longest_hold: Duration::from_millis(400),
+            by_key,
+        };
+        let outcomes = run(scene, Duration::from_secs(4), Duration::from_secs(34), 1);
+        println!("{scene:?}: {outcomes:?}");
+        let longest = scene.longest_hold + LEASE;
+        assert!(
+            outcomes.hungry.iter().all(|hungry| *hungry <= longest),
+            "{scene:?}: {outcomes:?}"
+        );
+        let used: f64 = outcomes.places.iter().sum();
+        assert!(
+            used >= 1.5,
+            "{used} of 3 places are used: {scene:?}: {outcomes:?}"
+        );
+    }
 }
 
 /// The first host alone has all places, and never lets one idle.
 #[test]
 fn a_host_that_comes_later_gets_its_share_of_places_as_they_are_released() {
-    let scene = Scene {
-        hosts: 2,
-        places: 4,
-        callers: 5,
-        longest_hold: Duration::from_millis(100),
-    };
-    let outcomes = run(scene, Duration::from_secs(4), Duration::from_secs(24), 1);
-    assert!(
-        outcomes.places.iter().all(|places| *places >= 1.5),
-        "{outcomes:?}"
-    );
+    for by_key in [false, true] {
+        let scene = Scene {
+            hosts: 2,
+            places: 4,
+            callers: 5,
+            longest_hold: Duration::from_millis(100),
+            by_key,
+        };
+        let outcomes = run(scene, Duration::from_secs(4), Duration::from_secs(24), 1);
+        assert!(
+            outcomes.places.iter().all(|places| *places >= 1.5),
+            "{scene:?}: {outcomes:?}"
+        );
+    }
 }
 
 #[test]
@@ -137,6 +159,7 @@ fn no_host_starves_however_many_places_and_hosts_there_are() {
             places: random.u64(1..12),
             callers: random.usize(1..6),
             longest_hold: Duration::from_millis(random.u64(50..3_000)),
+            by_key: seed % 2 == 1,
         };
         let to = Duration::from_secs(40);
         let outcomes = run(scene, Duration::from_secs(6), to, seed);

@@ -181,8 +181,8 @@ impl Leased {
     pub(crate) fn reports_gathered_for(&self) -> u64 {
         let gathered_for = (self.length() / GATHERED_PART).min(LONGEST_GATHERING);
         if self.is_held() {
-            // Places that are renewed too late are lost to their holders.
-            gathered_for.max(1)
+            // Other hosts may wait for places that were released, and those that are renewed too late are lost.
+            (gathered_for / 4).max(1)
         } else {
             gathered_for.max(SHORTEST_GATHERING)
         }
