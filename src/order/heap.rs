@@ -45,11 +45,38 @@ fn length(order: &(impl Order + ?Sized)) -> Result<u64, Damaged> {
     }
 }
 
-/// The entry at `index`, if the key's row agrees.
-fn entry(order: &(impl Order + ?Sized), index: u64) -> Result<Entry, Damaged> {
+/// What the entry at `index` says.
+fn stored(order: &(impl Order + ?Sized), index: u64) -> Result<Entry, Damaged> {
     let entry = Entry::from_words(order.load_entry(index)).ok_or(Damaged)?;
-    let is_sound = entry.row < order.rows() && place_and_weight(order, entry.row).0 == Place::Heap(index);
-    if is_sound { Ok(entry) } else { Err(Damaged) }
+    if entry.row < order.rows() {
+        Ok(entry)
+    } else {
+        Err(Damaged)
+    }
+}
+
+/// The entry at `index`, if the key's row agrees, and the weight by which the key was counted.
+fn entry_and_weight(order: &(impl Order + ?Sized), index: u64) -> Result<(Entry, u64), Damaged> {
+    let entry = stored(order, index)?;
+    match place_and_weight(order, entry.row) {
+        (Place::Heap(place), weight) if place == index => Ok((entry, weight)),
+        _ => Err(Damaged),
+    }
+}
+
+fn entry(order: &(impl Order + ?Sized), index: u64) -> Result<Entry, Damaged> {
+    entry_and_weight(order, index).map(|(entry, _)| entry)
+}
+
+/// A new entry for a key, by its tag.
+fn next_entry(order: &mut (impl OrderMut + ?Sized), row: u64) -> Entry {
+    let sequence = order.load(OrderWord::Sequence);
+    order.store(OrderWord::Sequence, sequence.wrapping_add(1));
+    Entry {
+        tag: order.load_key(row, KeyWord::Tag),
+        row,
+        sequence: sequence as u32,
+    }
 }
 
 /// Whether the entry at `index` is that of the row.
@@ -72,35 +99,50 @@ pub(super) fn insert(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64
     if length == order.capacity() || row >= order.rows() {
         return Err(Damaged);
     }
-    let added = Entry {
-        tag: order.load_key(row, KeyWord::Tag),
-        row,
-        sequence: order.load(OrderWord::Sequence) as u32,
-    };
-    order.store(
-        OrderWord::Sequence,
-        order.load(OrderWord::Sequence).wrapping_add(1),
-    );
+    let added = next_entry(order, row);
     order.store(OrderWord::HeapLength, length + 1);
-    put(order, length, added, weight);
-    rise(order, length)
+    rise(order, length, added, weight).map(drop)
+}
+
+/// Moves the key of a row, whose entry is at `index`, to where it belongs now.
+pub(super) fn update(
+    order: &mut (impl OrderMut + ?Sized),
+    row: u64,
+    index: u64,
+    weight: u64,
+) -> Result<(), Damaged> {
+    if !has(order, row, index) {
+        return Err(Damaged);
+    }
+    let updated = next_entry(order, row);
+    place_at(order, index, updated, weight)
 }
 
 /// Removes the key of a row, whose entry is at `index`.
 pub(super) fn remove(order: &mut (impl OrderMut + ?Sized), row: u64, index: u64) -> Result<(), Damaged> {
     let last = length(order)?.checked_sub(1).ok_or(Damaged)?;
-    if index > last || entry(order, index)?.row != row {
+    if !has(order, row, index) {
         return Err(Damaged);
     }
-    let moved = entry(order, last)?;
+    let (moved, weight) = entry_and_weight(order, last)?;
     order.store(OrderWord::HeapLength, last);
     if index == last {
         return Ok(());
     }
-    let (_, weight) = place_and_weight(order, moved.row);
-    put(order, index, moved, weight);
-    rise(order, index)?;
-    sink(order, index)
+    place_at(order, index, moved, weight)
+}
+
+/// Puts an entry in place of the one at `index`, or where it belongs above or below that.
+fn place_at(
+    order: &mut (impl OrderMut + ?Sized),
+    index: u64,
+    entry: Entry,
+    weight: u64,
+) -> Result<(), Damaged> {
+    if rise(order, index, entry, weight)? == index {
+        sink(order, index, entry, weight)?;
+    }
+    Ok(())
 }
 
 /// Writes an entry, and where it is into the key's row.
@@ -109,52 +151,52 @@ fn put(order: &mut (impl OrderMut + ?Sized), index: u64, entry: Entry, weight: u
     order.store_key(entry.row, KeyWord::Place, placed(Place::Heap(index), weight));
 }
 
-/// Moves the entry at `index` up to where it belongs.
-fn rise(order: &mut (impl OrderMut + ?Sized), mut index: u64) -> Result<(), Damaged> {
+/// Puts an entry at `index`, or above as far as it comes before those there. Returns where.
+fn rise(
+    order: &mut (impl OrderMut + ?Sized),
+    mut index: u64,
+    entry: Entry,
+    weight: u64,
+) -> Result<u64, Damaged> {
     while let Some(before) = index.checked_sub(1) {
         let above = before / BRANCHES;
-        if !swap_unless_ordered(order, above, index)? {
+        if !entry.is_before(stored(order, above)?) {
             break;
         }
+        let (moved, of_moved) = entry_and_weight(order, above)?;
+        put(order, index, moved, of_moved);
         index = above;
     }
-    Ok(())
+    put(order, index, entry, weight);
+    Ok(index)
 }
 
-/// Moves the entry at `index` down to where it belongs.
-fn sink(order: &mut (impl OrderMut + ?Sized), mut index: u64) -> Result<(), Damaged> {
+/// Puts an entry at `index`, or below as far as it comes behind those there.
+fn sink(
+    order: &mut (impl OrderMut + ?Sized),
+    mut index: u64,
+    entry: Entry,
+    weight: u64,
+) -> Result<(), Damaged> {
     let length = length(order)?;
     loop {
         let first = index * BRANCHES + 1;
         let mut least: Option<(u64, Entry)> = None;
         for below in first..(first + BRANCHES).min(length) {
-            let entry = entry(order, below)?;
-            if least.is_none_or(|(_, least)| entry.is_before(least)) {
-                least = Some((below, entry));
+            let other = stored(order, below)?;
+            if least.is_none_or(|(_, least)| other.is_before(least)) {
+                least = Some((below, other));
             }
         }
-        let Some((below, _)) = least else { return Ok(()) };
-        if !swap_unless_ordered(order, index, below)? {
-            return Ok(());
-        }
+        let Some((below, _)) = least.filter(|(_, least)| least.is_before(entry)) else {
+            break;
+        };
+        let (moved, of_moved) = entry_and_weight(order, below)?;
+        put(order, index, moved, of_moved);
         index = below;
     }
-}
-
-/// Exchanges two entries if the lower one comes first. Returns whether it did.
-fn swap_unless_ordered(
-    order: &mut (impl OrderMut + ?Sized),
-    above: u64,
-    below: u64,
-) -> Result<bool, Damaged> {
-    let (upper, lower) = (entry(order, above)?, entry(order, below)?);
-    if !lower.is_before(upper) {
-        return Ok(false);
-    }
-    let weights = [upper, lower].map(|entry| place_and_weight(order, entry.row).1);
-    put(order, above, lower, weights[1]);
-    put(order, below, upper, weights[0]);
-    Ok(true)
+    put(order, index, entry, weight);
+    Ok(())
 }
 
 /// How many keys are in the heap; `None` unless each agrees with its row, and none is before the one above it.

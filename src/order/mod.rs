@@ -266,6 +266,16 @@ pub(crate) fn replace(
     weight: u64,
     waits: bool,
 ) -> Result<(), Damaged> {
+    let (place, counted) = place_and_weight(order, row);
+    if let Place::Heap(index) = place
+        && waits
+        && lead(order, row) > 0
+    {
+        heap::update(order, row, index, weight)?;
+        let others = order.load(OrderWord::Weight).saturating_sub(counted);
+        order.store(OrderWord::Weight, others.saturating_add(weight));
+        return Ok(());
+    }
     if !remove(order, row)? {
         return Ok(());
     }

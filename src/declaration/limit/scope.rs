@@ -32,6 +32,9 @@ impl Limit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// Keys that wait for such a limit share it equally, or by the [weights](crate::Tier::weight) of their tiers, however much
+    /// each asks for.
+    ///
     /// A set that has such limits has one lock for all its keys, where other keyed sets have up to 256. No tier, and no
     /// capacity of its own, changes for a key what all keys have together; nor can it be [reserved](crate::Request::reserve),
     /// counted by [networks](Self::prefix), drawn as [credit](Self::credit) or shared by [hosts](Self::fleet). The scope of a

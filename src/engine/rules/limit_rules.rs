@@ -49,9 +49,6 @@ pub(crate) struct LimitRules {
     pub(crate) credit: Option<CreditPlan>,
     /// Whether it decides and counts, but never refuses.
     pub(crate) shadow: bool,
-    /// How much a unit is of what all keys have together: the time in which as much is replenished. Zero for what is held,
-    /// and for what never keeps anyone waiting.
-    time_per_unit: Served,
     near: NearThreshold,
     near_percent: u8,
     /// How another capacity for a key changes the rule; `None` if the capacity adapts, or is no bound.
@@ -70,16 +67,6 @@ pub(crate) struct LimitRules {
     has_lease_room: bool,
 }
 
-/// See [`LimitRules::time_per_unit`].
-fn time_per_unit(plan: &LimitPlan) -> Served {
-    let never_waited_for = plan.shadow || matches!(plan.rule, Rule::Unlimited(_));
-    if plan.window == 0 || never_waited_for {
-        return 0;
-    }
-    let of_all = u128::from(plan.window) * u128::from(PER_NANO);
-    saturate(of_all / u128::from(plan.rule.capacity().max(1))).clamp(1, MAX_COST)
-}
-
 impl LimitRules {
     pub(in crate::engine) fn new(plan: &LimitPlan, place: LimitPlace) -> Self {
         Self {
@@ -92,7 +79,6 @@ impl LimitRules {
             lease: plan.lease,
             credit: plan.credit,
             shadow: plan.shadow,
-            time_per_unit: time_per_unit(plan),
             level: place.level,
             adapts: matches!(plan.rule, Rule::Adaptive(_)),
             differs_by_row: matches!(plan.rule, Rule::Adaptive(_)) || place.override_word.is_some(),
@@ -132,11 +118,6 @@ impl LimitRules {
     #[inline(always)]
     pub(crate) fn is_overall(&self) -> bool {
         self.scope == Scope::AllKeys
-    }
-
-    /// How much `amount` units are of what all keys have together, if it is replenished by time.
-    pub(in crate::engine) fn time_for(&self, amount: u64) -> Served {
-        amount.saturating_mul(self.time_per_unit).min(MAX_COST)
     }
 
     /// How much it is to hold `amount` units for so long, in nanoseconds, if it is held.

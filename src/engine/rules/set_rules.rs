@@ -7,10 +7,12 @@ use crate::engine::terms::definition_bits::TierIndex;
 use crate::engine::terms::key_identity::NAME_WORDS;
 use crate::engine::terms::own_capacities::LimitMask;
 use crate::engine::terms::plan::{LimitPlan, PrefixLengths, SetPlan};
-use crate::limit::RuleOperations;
+use crate::limit::{Rule, RuleOperations};
+use crate::order::{MAX_COST, PER_NANO, Served};
 use crate::shm::layout::geometry::SetShape;
 use crate::sorting::sort_by;
 use crate::table;
+use crate::units::saturate;
 
 /// The limits of a set under one of its definitions.
 #[derive(Debug)]
@@ -31,6 +33,9 @@ pub(crate) struct SetRules {
     pub(in crate::engine) backlogs: BacklogLimits,
     /// The index of the limit that each word of a hold's amounts belongs to.
     pub(crate) held_indexes: Vec<usize>,
+    /// How much a unit of each limit is of what all keys have together: the time in which as much is replenished. Zero for
+    /// limits of each key, for what is held, and for what keeps nobody waiting.
+    times_per_unit: Vec<Served>,
     /// The limits in shadow, as a bit mask.
     pub(in crate::engine) shadow_mask: u32,
     /// Whether holds can expire, or be taken back because their places are no longer leased.
@@ -39,6 +44,18 @@ pub(crate) struct SetRules {
     pub(in crate::engine) differs_by_key: bool,
     /// The rules for keys of the other tiers, in the order of the definition.
     pub(in crate::engine) tiers: Vec<SetRules>,
+}
+
+impl LimitPlan {
+    /// See [`SetRules::times_per_unit`].
+    fn time_per_unit(&self) -> Served {
+        let is_waited_for = !self.shadow && !matches!(self.rule, Rule::Unlimited(_));
+        if self.scope == Scope::Key || self.window == 0 || !is_waited_for {
+            return 0;
+        }
+        let of_all = u128::from(self.window) * u128::from(PER_NANO);
+        saturate(of_all / u128::from(self.rule.capacity().max(1))).clamp(1, MAX_COST)
+    }
 }
 
 impl SetPlan {
@@ -196,6 +213,7 @@ impl SetRules {
             differs_by_key: plan.differs_by_key(),
             tiers,
             held_indexes,
+            times_per_unit: plan.limits.iter().map(LimitPlan::time_per_unit).collect(),
             shadow_mask: limits
                 .iter()
                 .filter(|limit| limit.shadow)
@@ -214,6 +232,12 @@ impl SetRules {
             limits,
             plan,
         }
+    }
+
+    /// How much `amount` units of a limit are of what all keys have together, if time replenishes it.
+    pub(in crate::engine) fn time_for(&self, limit: usize, amount: u64) -> Served {
+        let per_unit = self.times_per_unit.get(limit).copied().unwrap_or(0);
+        amount.saturating_mul(per_unit).min(MAX_COST)
     }
 
     /// The limits that each key has for itself: what a row has of its own.

@@ -30,10 +30,7 @@ impl RuledShard<'_> {
 
     /// The charge for what time replenishes.
     fn charge_for_units(&self, amounts: impl Iterator<Item = (usize, u64)>) -> Served {
-        let charges = amounts.filter_map(|(index, amount)| {
-            let limit = self.limits.get(index).filter(|limit| limit.is_overall())?;
-            Some(limit.time_for(amount))
-        });
+        let charges = amounts.map(|(index, amount)| self.rules.time_for(index, amount));
         charges.max().unwrap_or(0)
     }
 }
