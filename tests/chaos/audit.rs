@@ -87,6 +87,7 @@ pub fn check_that_nothing_is_left(world: &World, segment: &Segment, kills: u64) 
             "plain" => Count::AdmittedToPlain,
             "keyed" => Count::AdmittedToKeyed,
             "leased" => Count::AdmittedToLeased,
+            "tenants" => Count::AdmittedToTenants,
             _ => Count::AdmittedToShared,
         });
         let bounds = admitted..=admitted + kills + truth.get(Count::Unsure);

@@ -1,5 +1,5 @@
 //! 24 processes do everything at once, and each may be killed or stopped at any instant: workers that acquire, wait, settle,
-//! cancel, renew, attach and detach, of plain, keyed and leased sets, of one that hosts share and one of which each process draws batches; those who ask the store;
+//! cancel, renew, attach and detach, of plain, keyed and leased sets, of one that hosts share, one that they share by key, and one of which each process draws batches; those who ask the store;
 //! and an operator who applies, resets and recovers.
 //!
 //! What is held, and how much was admitted, is known outside the library. Again and again the killing pauses: then every
@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use scene::process::{Child, TIMEOUT, in_own_process};
 use shmlimit::Segment;
+use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
 use supervisor::Supervisor;
 use truth::Truth;
 
@@ -54,12 +55,25 @@ fn seed() -> u64 {
 
 /// A process that answers those who ask for leases, and is not killed.
 fn start_store(segment: &Segment, path: &Path) -> Child {
-    let template = {
+    let shared = {
         let duty = segment.fleet().try_take_duty().expect("works").expect("free");
         duty.ask().expect("works").remove(0).request().clone()
     };
+    // Nothing is asked for a key that nobody has used.
+    let of_keys = LeaseRequest {
+        key: sets::OF_TENANTS.to_owned(),
+        declared: LeasedLimit {
+            rule: LeasedRule::Backlog {
+                capacity: sets::SHARED_CALLS,
+                window: sets::SECOND,
+                burst: sets::SHARED_BURST,
+            },
+            ..shared.declared.clone()
+        },
+        ..shared.clone()
+    };
     let listener = UnixListener::bind(path).expect("a socket");
-    Child::fork(|| service::serve(&listener, &template))
+    Child::fork(|| service::serve(&listener, &[shared, of_keys]))
 }
 
 #[test]

@@ -53,9 +53,14 @@ pub const VARIANTS: [Capacities; 3] = [
 ];
 pub const LARGEST: &Capacities = &VARIANTS[0];
 
-/// Of the limit that hosts share: units in a second, and at once.
+/// What the store calls the limit that hosts share by key.
+pub const OF_TENANTS: &str = "chaos/tenants/calls";
+
+/// Of the limits that hosts share: units in a second, and at once.
 pub const SHARED_CALLS: u64 = 500;
 pub const SHARED_BURST: u64 = 100;
+/// Of that by key: units of a key that are admitted before the store was asked.
+pub const UNLEASED: u64 = 1;
 
 /// Of the limit of which processes draw batches: units in a second.
 pub const DRAWN_CALLS: u64 = 400;
@@ -97,6 +102,16 @@ pub fn declaration(variant: usize) -> Declaration {
             ),
         )
         .add_set(
+            SetDeclaration::new("tenants")
+                .keyed(Keyed::new(16))
+                .waiters(16)
+                .add_limit(
+                    Limit::calls("calls", SHARED_CALLS, SECOND)
+                        .burst(SHARED_BURST)
+                        .fleet(FleetLease::new(OF_TENANTS).unleased(UNLEASED)),
+                ),
+        )
+        .add_set(
             SetDeclaration::new("drawn").waiters(16).holds(64).add_limit(
                 Limit::calls("calls", DRAWN_CALLS, SECOND)
                     .burst(capacities.drawn_burst)
@@ -112,6 +127,7 @@ pub struct Handles {
     pub keyed: LimitSet,
     pub leased: LimitSet,
     pub shared: LimitSet,
+    pub tenants: LimitSet,
     pub drawn: LimitSet,
 }
 
@@ -123,6 +139,7 @@ impl Handles {
             keyed: set("keyed"),
             leased: set("leased"),
             shared: set("shared"),
+            tenants: set("tenants"),
             drawn: set("drawn"),
             segment,
         }

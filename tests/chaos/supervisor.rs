@@ -248,12 +248,13 @@ impl<'a> Supervisor<'a> {
             self.rests
         );
         println!(
-            "admitted: {} plain, {} keyed, {} leased, {} shared, {} drawn; {} timed out, {} cancelled, {} leases ran out, \
+            "admitted: {} plain, {} keyed, {} leased, {} shared, {} of tenants, {} drawn; {} timed out, {} cancelled, {} leases ran out, \
              {} locks found stuck",
             get(Count::AdmittedToPlain),
             get(Count::AdmittedToKeyed),
             get(Count::AdmittedToLeased),
             get(Count::AdmittedToShared),
+            get(Count::AdmittedToTenants),
             get(Count::AdmittedToDrawn),
             get(Count::TimedOut),
             get(Count::Cancelled),
@@ -268,12 +269,13 @@ impl<'a> Supervisor<'a> {
             get(Count::Moments)
         );
         println!(
-            "worst stall {:?}; worst wait {:?} plain, {:?} keyed, {:?} leased, {:?} shared, {:?} drawn; all got on within {:?}",
+            "worst stall {:?}; worst wait {:?} plain, {:?} keyed, {:?} leased, {:?} shared, {:?} of tenants, {:?} drawn; all got on within {:?}",
             time(Count::LongestStall),
             time(Count::LongestWaitForPlain),
             time(Count::LongestWaitForKeyed),
             time(Count::LongestWaitForLeased),
             time(Count::LongestWaitForShared),
+            time(Count::LongestWaitForTenants),
             time(Count::LongestWaitForDrawn),
             self.longest_calm
         );

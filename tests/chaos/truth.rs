@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::scene::clock::boot_time;
 use crate::scene::held::Held;
 use crate::scene::process::SharedWords;
-use crate::sets::{DRAWN_CALLS, KEYS, LARGEST, SHARED_BURST, SHARED_CALLS};
+use crate::sets::{DRAWN_CALLS, KEYS, LARGEST, SHARED_BURST, SHARED_CALLS, UNLEASED};
 use crate::{PROCESSES, WORKERS};
 
 /// What may be held at once up to a capacity.
@@ -53,6 +53,7 @@ pub enum Count {
     AdmittedToKeyed,
     AdmittedToLeased,
     AdmittedToShared,
+    AdmittedToTenants,
     AdmittedToDrawn,
     /// Requests that may have been admitted although no one says so: cancelled, or given up under a stuck lock.
     Unsure,
@@ -71,6 +72,7 @@ pub enum Count {
     LongestWaitForKeyed,
     LongestWaitForLeased,
     LongestWaitForShared,
+    LongestWaitForTenants,
     LongestWaitForDrawn,
     /// Moments at which all that was held was known.
     Moments,
@@ -173,6 +175,7 @@ impl Truth {
         // Before the time and the resets that allow for them.
         let calls = self.get(Count::AdmittedToPlain);
         let shared = self.get(Count::AdmittedToShared);
+        let tenants = self.get(Count::AdmittedToTenants);
         let drawn = self.get(Count::AdmittedToDrawn);
         let seconds = (boot_time() - self.began).as_secs_f64();
         let bursts = LARGEST.burst * (1 + self.get(Count::ResetsBegun));
@@ -182,6 +185,11 @@ impl Truth {
         assert!(
             shared <= most,
             "{shared} calls that hosts share in {seconds} s: at most {most}"
+        );
+        let most = KEYS.len() as u64 * (most + UNLEASED);
+        assert!(
+            tenants <= most,
+            "{tenants} calls of keys that hosts share in {seconds} s: at most {most}"
         );
         // What is drawn was charged before it is spent, so from the beginning on no more than that.
         let most = LARGEST.drawn_burst + 1 + (DRAWN_CALLS as f64 * seconds) as u64;

@@ -94,6 +94,7 @@ struct Worker<'a> {
     keyed: Request<'a>,
     leased: Request<'a>,
     shared: Request<'a>,
+    tenants: Request<'a>,
     drawn: Request<'a>,
     holdings: VecDeque<Holding<'a>>,
     /// Of this at most one, because the truth knows one end for all of them.
@@ -111,6 +112,7 @@ impl<'a> Worker<'a> {
             keyed: handles.keyed.request(),
             leased: handles.leased.request(),
             shared: handles.shared.request(),
+            tenants: handles.tenants.request(),
             drawn: handles.drawn.request(),
             holdings: VecDeque::new(),
             lease: None,
@@ -128,13 +130,14 @@ impl<'a> Worker<'a> {
             if is_calm && self.dice.u64(..4) == 0 {
                 std::thread::sleep(Duration::from_micros(self.dice.u64(..2_000)));
             }
-            match self.dice.u64(..18) {
+            match self.dice.u64(..20) {
                 0..=4 => self.use_plain(),
                 5..=8 => self.use_keyed(),
                 9 => self.come_once(),
                 10..=12 => self.use_leased(),
                 13..=14 => self.use_shared(),
                 15..=16 => self.use_drawn(),
+                17..=18 => self.use_tenants(),
                 _ => self.look(),
             }
             truth.check();
@@ -323,6 +326,12 @@ impl<'a> Worker<'a> {
     fn use_shared(&mut self) {
         let request = self.shared.clone();
         self.use_rate(&request, Count::LongestWaitForShared, Count::AdmittedToShared);
+    }
+
+    fn use_tenants(&mut self) {
+        let key = KEYS[self.dice.usize(..KEYS.len())];
+        let request = self.tenants.for_key(key).expect("keyed");
+        self.use_rate(&request, Count::LongestWaitForTenants, Count::AdmittedToTenants);
     }
 
     fn use_drawn(&mut self) {

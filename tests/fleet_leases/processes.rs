@@ -39,7 +39,7 @@ fn duty_passes_on_when_its_process_is_killed_and_nothing_is_admitted_twice() {
         };
         let socket = directory.join("store");
         let listener = UnixListener::bind(&socket).expect("a socket");
-        let store = Child::fork(|| serve(&listener, &template));
+        let store = Child::fork(|| serve(&listener, std::slice::from_ref(&template)));
         let admitted = SharedWords::new(WORKERS);
         let started = Instant::now();
         let mut workers: Vec<Child> = (0..WORKERS)
@@ -202,7 +202,7 @@ fn wherever_the_one_with_duty_is_killed_each_unit_is_reported_once() {
         };
         let socket = directory.join("store");
         let listener = UnixListener::bind(&socket).expect("a socket");
-        let _store = Child::fork(|| serve(&listener, &template));
+        let _store = Child::fork(|| serve(&listener, std::slice::from_ref(&template)));
         let steps = SharedWords::new(1);
         let set = segment.set("api").expect("declared");
         let take = || {

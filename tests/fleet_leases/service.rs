@@ -7,14 +7,15 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
-use shmlimit::fleet::{Fleet, LeaseReply, LeaseRequest, StoreProblem};
+use shmlimit::fleet::{Fleet, LeaseReply, LeaseRequest, LeasedKey, StoreProblem};
 
 use super::scene::clock::boot_time;
 use super::scene::process::TIMEOUT;
 use super::store::Store;
 
-/// Answers one line of numbers with another, until its process is killed.
-pub fn serve(listener: &UnixListener, template: &LeaseRequest) {
+/// Answers one line of a limit's name and numbers with another, until its process is killed. The templates say how each
+/// limit is declared.
+pub fn serve(listener: &UnixListener, templates: &[LeaseRequest]) {
     let store = Store::default();
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else { continue };
@@ -23,18 +24,31 @@ pub fn serve(listener: &UnixListener, template: &LeaseRequest) {
             continue;
         }
         if line == "used\n" {
+            let template = &templates[0];
             let used = store.used(&template.key, &template.declared.rule);
             let _ = writeln!(stream, "{used} {}", store.outstanding(&template.key));
             continue;
         }
-        let numbers: Vec<u64> = line
+        let Some((name, numbers)) = line.split_once(' ') else {
+            continue;
+        };
+        let numbers: Vec<u128> = numbers
             .split_whitespace()
             .filter_map(|word| word.parse().ok())
             .collect();
-        let [host, sequence, spent, refunded, ungranted, held, wanted] = numbers[..] else {
+        let Some((hash, numbers)) = numbers.split_first() else {
             continue;
         };
+        let numbers: Vec<u64> = numbers.iter().map(|number| *number as u64).collect();
+        let [began, host, sequence, spent, refunded, ungranted, held, wanted] = numbers[..] else {
+            continue;
+        };
+        let Some(template) = templates.iter().find(|template| template.key == name) else {
+            continue;
+        };
+        let of_key = LeasedKey { hash: *hash, began };
         let request = LeaseRequest {
+            of_key: Some(of_key).filter(|of_key| of_key.hash != 0),
             host,
             sequence,
             spent,
@@ -48,10 +62,11 @@ pub fn serve(listener: &UnixListener, template: &LeaseRequest) {
             continue;
         };
         let (remaining, drained_in) = (reply.remaining.as_nanos(), reply.drained_in.as_nanos());
+        let free_in = reply.free_in.as_nanos();
         // Where the one that asked is dead by now, it is asked again.
         let _ = writeln!(
             stream,
-            "{} {} {remaining} {} {} {drained_in} {}",
+            "{} {} {remaining} {} {} {drained_in} {} {free_in}",
             reply.sequence, reply.granted, reply.share, reply.grant_number, reply.available
         );
     }
@@ -60,7 +75,11 @@ pub fn serve(listener: &UnixListener, template: &LeaseRequest) {
 pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProblem> {
     let exchange = || -> std::io::Result<String> {
         let mut stream = UnixStream::connect(path)?;
+        let of_key = request
+            .of_key
+            .map_or((0, 0), |of_key| (of_key.hash, of_key.began));
         let LeaseRequest {
+            key,
             host,
             sequence,
             spent,
@@ -72,7 +91,8 @@ pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProb
         } = request;
         writeln!(
             stream,
-            "{host} {sequence} {spent} {refunded} {ungranted} {held} {wanted}"
+            "{key} {} {} {host} {sequence} {spent} {refunded} {ungranted} {held} {wanted}",
+            of_key.0, of_key.1
         )?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line)?;
@@ -91,6 +111,7 @@ pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProb
         grant_number,
         drained_in,
         available,
+        free_in,
     ] = numbers[..]
     else {
         return Err(StoreProblem::Unreachable);
@@ -106,7 +127,7 @@ pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProb
         hosts: 1,
         quarantine: Duration::ZERO,
         available,
-        free_in: Duration::ZERO,
+        free_in: Duration::from_nanos(free_in),
     })
 }
 
