@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{self, Run, directory, limitctl, run, run_command, text};
 use serde_json::{Value, json};
-use shmlimit::Segment;
+use shmlimit::{Limit, Segment};
 
 const DECLARATION: &str = r#"
 [segment]
@@ -477,4 +477,12 @@ fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
     assert!(said.contains(note), "{said}");
     let window = set(&path, &["api", "requests", "window=2m"]).ended(0).stdout;
     assert!(!window.contains(note), "{window}");
+}
+
+#[test]
+fn the_help_of_edit_names_every_field_that_it_takes() {
+    let help = run(["edit", "--help"]).ended(0).stdout;
+    for (field, _) in Limit::editable_fields() {
+        assert!(help.contains(field), "{field} is not in {help}");
+    }
 }
