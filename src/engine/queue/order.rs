@@ -108,11 +108,18 @@ impl<'a> LockedShard<'a> {
 
     fn find_first(&self) -> Result<Option<OrderedHead>, Damaged> {
         let order = &mut self.order();
+        let mut has_another_first = false;
         // Every round that goes on takes a key out of the order.
         while let Some(row) = order::first(order)? {
             if let Some(ticket) = self.head_to_order(row) {
-                return Ok(Some(OrderedHead { ticket, row }));
+                let first = OrderedHead { ticket, row };
+                // It went to sleep behind the one that has left.
+                if has_another_first {
+                    self.notify_head(first);
+                }
+                return Ok(Some(first));
             }
+            has_another_first = true;
             order::leave(order, row)?;
             // It goes by its own limits from now on, and has to compute when time serves it.
             let head = queue::head(&QueueWords::reading(self.shard.memory), row);

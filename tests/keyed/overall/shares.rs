@@ -3,7 +3,6 @@
 //! The quota is for an hour and used up, and a reset gives it back as often as somebody is to be served.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{keyed, overall_places};
@@ -29,26 +28,28 @@ fn use_up(set: &LimitSet, capacity: u64) {
     drop(take("first", &of_units(set, capacity)));
 }
 
-/// Has a thread for each key in `keys` wait, one after the other, and serves all of them. Returns the keys as they were
-/// served.
-fn served_in_turn(segment: &Segment, set: &LimitSet, keys: &[&str]) -> Vec<String> {
+/// Has a thread for each key in `keys` wait, one after the other, for so many units of which it uses one, and serves all of
+/// them. Returns the keys as they were served.
+fn served_in_turn(segment: &Segment, set: &LimitSet, keys: &[(&str, u64)]) -> Vec<String> {
     let served = Mutex::new(Vec::new());
     let count = || served.lock().expect("no panic").len();
     std::thread::scope(|scope| {
-        for (before, key) in keys.iter().enumerate() {
+        for (before, (key, reserved)) in keys.iter().enumerate() {
             let served = &served;
             scope.spawn(move || {
-                let request = of_units(set, 1);
-                drop(expect_permit(
-                    request.for_key(*key).expect("a key").acquire(TIMEOUT),
-                ));
+                let request = of_units(set, *reserved);
+                let mut permit = expect_permit(request.for_key(*key).expect("a key").acquire(TIMEOUT));
+                permit.settle([("units", 1)]).expect("works");
                 served.lock().expect("no panic").push((*key).to_owned());
             });
             eventually("it waits", || queued(segment) == before + 1);
         }
-        for already in 0..keys.len() {
+        while count() < keys.len() {
+            let already = count();
             set.reset().run().expect("works");
-            eventually("another was served", || count() == already + 1);
+            eventually("all are served that were granted something", || {
+                count() > already && count() + queued(segment) == keys.len()
+            });
         }
     });
     served.into_inner().expect("no panic")
@@ -58,7 +59,9 @@ fn served_in_turn(segment: &Segment, set: &LimitSet, keys: &[&str]) -> Vec<Strin
 fn a_tenant_with_forty_requests_does_not_keep_the_next_one_waiting() {
     let (_directory, segment, set) = create(keyed().add_limit(hourly(1)));
     use_up(&set, 1);
-    let keys: Vec<&str> = std::iter::repeat_n("busy", 40).chain(["light"]).collect();
+    let keys: Vec<_> = std::iter::repeat_n(("busy", 1), 40)
+        .chain([("light", 1)])
+        .collect();
     let served = served_in_turn(&segment, &set, &keys);
     assert_eq!(served[..3], ["busy", "light", "busy"]);
 }
@@ -69,7 +72,7 @@ fn keys_are_served_by_the_weights_of_their_tiers() {
     let (_directory, segment, set) = create(set);
     set.assign("golden", "gold").expect("a tier");
     use_up(&set, 1);
-    let keys: Vec<&str> = (0..40).map(|at| ["golden", "plain"][at % 2]).collect();
+    let keys: Vec<_> = (0..40).map(|at| (["golden", "plain"][at % 2], 1)).collect();
     let served = served_in_turn(&segment, &set, &keys);
     let golden = |until: usize| served[..until].iter().filter(|key| *key == "golden").count();
     for until in [8, 16, 24] {
@@ -82,39 +85,17 @@ fn a_key_that_reserves_sixteen_times_what_it_uses_gets_as_much_as_one_that_does_
     const CAPACITY: u64 = 16;
     let (_directory, segment, set) = create(keyed().add_limit(hourly(CAPACITY)));
     use_up(&set, CAPACITY);
-    let used = [AtomicU64::new(0), AtomicU64::new(0)];
-    let is_over = AtomicBool::new(false);
-    let sum = || used.iter().map(|used| used.load(Ordering::SeqCst)).sum::<u64>();
-    std::thread::scope(|scope| {
-        for thread in 0..8 {
-            let (set, used, is_over) = (&set, &used, &is_over);
-            scope.spawn(move || {
-                let (key, reserved) = [("careful", CAPACITY), ("exact", 1)][thread % 2];
-                let request = of_units(set, reserved);
-                let request = request.for_key(key).expect("a key");
-                while !is_over.load(Ordering::SeqCst) {
-                    let mut permit = expect_permit(request.acquire(TIMEOUT));
-                    permit.settle([("units", 1)]).expect("works");
-                    used[thread % 2].fetch_add(1, Ordering::SeqCst);
-                }
-            });
-        }
-        while sum() < 400 {
-            set.reset().run().expect("works");
-            std::thread::yield_now();
-        }
-        is_over.store(true, Ordering::SeqCst);
-        // Those that still wait are let go.
-        eventually("all of them are served", || {
-            set.reset().run().expect("works");
-            first_set(&segment).tickets.is_empty()
-        });
-    });
-    let [careful, exact] = used.map(AtomicU64::into_inner);
-    assert!(
-        careful.min(exact) * 100 >= (careful + exact) * 40,
-        "{careful} and {exact}"
-    );
+    let keys: Vec<_> = (0..60)
+        .map(|at| [("careful", CAPACITY), ("exact", 1)][at % 2])
+        .collect();
+    let served = served_in_turn(&segment, &set, &keys);
+    for until in [20, 30, 40] {
+        let careful = served[..until].iter().filter(|key| *key == "careful").count();
+        assert!(
+            careful * 100 >= until * 40 && careful * 100 <= until * 60,
+            "{served:?}"
+        );
+    }
 }
 
 #[test]
