@@ -416,6 +416,26 @@ fn a_key_that_reserves_more_than_it_uses_is_served_by_what_it_uses() {
 }
 
 #[test]
+fn keys_that_hold_for_long_and_keys_that_hold_briefly_share_by_time() {
+    let mut order = PlainOrder::new();
+    for row in 0..2 {
+        join(&mut order, row, 1, 1).expect("sound");
+    }
+    let second = 1_000_000_000 * PER_NANO;
+    let mut held = [0_u64; 2];
+    for _ in 0..2_000 {
+        let row = first(&order).expect("sound").expect("both wait");
+        // What it will be is not known when it is granted.
+        order.serve(second, 1, true);
+        let used = if row == 0 { 20 * second } else { second };
+        correct(&mut order, row, second, used, 1, true);
+        replace(&mut order, row, 1, true).expect("sound");
+        held[row as usize] += used / second;
+    }
+    assert!(held[0].abs_diff(held[1]) <= 21, "{held:?}");
+}
+
+#[test]
 fn damage_is_noticed_and_everything_can_be_cleared() {
     let mut dice = fastrand::Rng::with_seed(11);
     for _ in 0..2_000 {
