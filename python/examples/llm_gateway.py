@@ -1,8 +1,10 @@
 """A gateway to a language model: all workers of a host stay within the provider's limits, and use them up.
 
-    OPENAI_API_KEY=... uvicorn --app-dir python/examples --workers 4 llm_gateway:app
+    OPENAI_API_KEY=... PAID=key-1,key-2 uvicorn --app-dir python/examples --workers 4 llm_gateway:app
 
 A request reserves the most that it may cost, waits in the queue until the provider takes it, and pays what it cost.
+Tenants are told apart by their API keys. They share what the provider allows, and a tenant that pays gets ten times as
+much as one that does not while both wait.
 """
 
 import os
@@ -15,13 +17,19 @@ from fastapi.responses import StreamingResponse
 
 import shmlimit as sl
 from shmlimit import llm
-from shmlimit.fastapi import Limited, LimitRefused, problem_response
+from shmlimit.fastapi import Header, Limited, LimitRefused, problem_response
 
-# What the provider allows in a minute, and a second in which requests may be on their way to it.
-REQUESTS = sl.Calls("requests", 500, "61s", algorithm="sliding_window")
-TOKENS = sl.Rate("tokens", 200_000, "61s", algorithm="sliding_window")
-PROVIDER = sl.LimitSet("provider", [REQUESTS, TOKENS, sl.Concurrency("in_flight", 48)])
+# What the provider allows all tenants in a minute, and a second in which requests may be on their way to it.
+REQUESTS = sl.Calls("requests", 500, "61s", algorithm="sliding_window", scope="all_keys")
+TOKENS = sl.Rate("tokens", 200_000, "61s", algorithm="sliding_window", scope="all_keys")
+IN_FLIGHT = sl.Concurrency("in_flight", 48, scope="all_keys")
+OF_TENANT = sl.Calls("of_tenant", 400, "60s")
+TENANTS = sl.Keyed(10_000, store_keys=False)  # API keys are secrets
+PROVIDER = sl.LimitSet(
+    "provider", [REQUESTS, TOKENS, IN_FLIGHT, OF_TENANT], keyed=TENANTS, tiers=[sl.Tier("paid", weight=10)]
+)
 limits = sl.open(os.environ.get("LIMITS", "/dev/shm/provider.limits"), PROVIDER)["provider"]
+PAID = frozenset(os.environ.get("PAID", "").split(","))
 provider = httpx.AsyncClient(base_url=os.environ.get("PROVIDER", "https://api.openai.com"), timeout=300)
 AUTHORIZATION = {"authorization": f"Bearer {os.environ.get('OPENAI_API_KEY')}", "content-type": "application/json"}
 app = FastAPI()
@@ -45,8 +53,16 @@ async def costs(request: Request) -> dict[str, Any]:
     return {"tokens": llm.estimate(await request.json(), max_output=4096)}
 
 
+def tier(request: Request) -> str:
+    """What the tenant's weight is."""
+    return "paid" if request.headers.get("x-api-key") in PAID else "default"
+
+
+queue = Limited(limits, key=Header("x-api-key", default="unknown"), tier=tier, costs=costs, timeout=60)
+
+
 async def exchange(
-    request: Request, permit: Annotated[sl.Permit, Depends(Limited(limits, costs=costs, timeout=60))]
+    request: Request, permit: Annotated[sl.Permit, Depends(queue)]
 ) -> AsyncIterator[tuple[llm.Call, httpx.Response]]:
     """Asks the provider, and settles when its answer has been passed on."""
     asking = provider.stream("POST", request.url.path, content=await request.body(), headers=AUTHORIZATION)

@@ -13,7 +13,8 @@
 //! the smallest tag in the heap, newcomers and the heap take turns. So a flood of newcomers cannot stop those that wait
 //! on.
 //!
-//! A key that comes has no credit for the time that it did not wait, and when nobody waits any more, all leads end.
+//! A key that comes has no credit for the time that it did not wait, and when nobody waits any more, all leads end. A key
+//! that waits on and turns out to have used less than it was charged for may fall behind virtual time, and catches up.
 //!
 //! This is pure, like the queue: it reads and changes words behind [`Order`] and [`OrderMut`]. What was served so far
 //! (virtual time, the latest tag, tags and floors) is authoritative. The rest says who is ordered, and
@@ -119,7 +120,7 @@ pub(crate) fn join(
     if lead == 0 {
         order.store_key(row, KeyWord::Tag, now);
     }
-    insert(order, row, lead, weight)
+    insert(order, row, weight)
 }
 
 /// Begins the order of a row that is given to another key, without credit and without a lead.
@@ -131,12 +132,12 @@ pub(crate) fn begin(order: &mut (impl OrderMut + ?Sized), row: u64) {
 
 /// Orders a key again that was ordered before everything was [cleared](clear).
 pub(crate) fn restore(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64) -> Result<(), Damaged> {
-    insert(order, row, lead(order, row), weight)
+    insert(order, row, weight)
 }
 
-/// Puts a key where it belongs with a lead.
-fn insert(order: &mut (impl OrderMut + ?Sized), row: u64, lead: Served, weight: u64) -> Result<(), Damaged> {
-    if lead == 0 {
+/// Puts a key where it belongs with its tag.
+fn insert(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64) -> Result<(), Damaged> {
+    if lead(order, row) == 0 {
         newcomers::append(order, row, weight)?;
     } else {
         heap::insert(order, row, weight)?;
@@ -269,8 +270,9 @@ pub(crate) fn replace(
     let (place, counted) = place_and_weight(order, row);
     if let Place::Heap(index) = place
         && waits
-        && lead(order, row) > 0
     {
+        // Nobody goes back from the heap to the newcomers: a key that a correction has brought behind virtual time is owed
+        // that much, and would lose it there.
         heap::update(order, row, index, weight)?;
         let others = order.load(OrderWord::Weight).saturating_sub(counted);
         order.store(OrderWord::Weight, others.saturating_add(weight));
@@ -280,7 +282,7 @@ pub(crate) fn replace(
         return Ok(());
     }
     if waits {
-        return insert(order, row, lead(order, row), weight);
+        return insert(order, row, weight);
     }
     if is_empty(order) {
         end_contention(order);

@@ -1,6 +1,6 @@
 //! The order against a model that scans all keys, and what it promises: shares by weight, and nobody stopped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
 
@@ -188,8 +188,12 @@ impl Model {
             return;
         }
         if waits {
-            self.key(row).ordered = None;
-            self.insert(row, weight);
+            let now = self.now;
+            self.arrivals += 1;
+            let arrival = self.arrivals;
+            let key = self.key(row);
+            let was_newcomer = key.ordered.is_some_and(|(newcomer, ..)| newcomer);
+            key.ordered = Some((was_newcomer && key.tag <= now, arrival, weight));
         } else {
             self.leave(row);
         }
@@ -305,6 +309,30 @@ fn tags_that_wrap_around_are_compared_all_the_same() {
             "{served:?}"
         );
     }
+}
+
+#[test]
+fn a_key_that_reserves_too_much_gets_its_share_of_what_is_used_however_late_that_is_known() {
+    const RESERVED: [u64; 2] = [16 * PER_NANO, PER_NANO];
+    let mut order = PlainOrder::new();
+    for row in 0..2 {
+        join(&mut order, row, 1, 1).expect("sound");
+    }
+    let mut served = [0_u32; 2];
+    // Requests that have been served, but not yet said what they used.
+    let mut under_way = VecDeque::new();
+    for _ in 0..10_000 {
+        let row = first(&order).expect("sound").expect("both wait");
+        order.serve(RESERVED[row as usize], 1, true);
+        served[row as usize] += 1;
+        under_way.push_back(row);
+        if under_way.len() > 50 {
+            let row = under_way.pop_front().expect("there are fifty");
+            correct(&mut order, row, RESERVED[row as usize], PER_NANO, 1, true);
+            replace(&mut order, row, 1, true).expect("sound");
+        }
+    }
+    assert!(served[0].abs_diff(served[1]) < 1_000, "{served:?}");
 }
 
 #[test]

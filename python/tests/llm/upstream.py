@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -40,8 +41,9 @@ class Upstream:
         return 200, {}, {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
     async def complete(self, request: Request) -> Response:
-        """Chat completions. The body says how many tokens are in the prompt, and will be in the answer."""
+        """Chat completions. The body says how many tokens are in the prompt and the answer, and how long it takes."""
         body = await request.json()
+        await asyncio.sleep(body.get("seconds", 0))
         status, headers, answer = self.answer(body["prompt_tokens"], body["output_tokens"])
         if status != 200:
             return JSONResponse(answer, status, headers)

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::amounts::{capacity, format_units};
+use super::key_in_order::KeyInOrder;
 use super::key_label::KeyLabel;
 use super::{FileReader, Owners, SegmentReader, as_seconds, kernel_time};
 use crate::api::key::identify::identify;
@@ -15,7 +16,6 @@ use crate::choices::Kind;
 use crate::engine::{Definitions, LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard};
 use crate::error::{Error, RequestError};
 use crate::limit::{KeyLeaseState, Now, RuleOperations};
-use crate::order;
 
 /// A key of a keyed set and the state of its limits. Consistent unless `torn` is set.
 #[derive(Clone, Debug, Serialize)]
@@ -59,31 +59,6 @@ pub struct KeySnapshot {
     /// the snapshot of the set. If limits count [networks](crate::Limit::prefix), only those that count this one, or all of
     /// them if it is unknown which do.
     pub limits: Vec<KeyLimitSnapshot>,
-}
-
-/// How a key stands among those that wait for limits of all keys. It gets `weight` of every `weight_of_all` parts of what
-/// they have together, as long as the same keys wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct KeyInOrder {
-    /// The [weight](crate::Tier::weight) of its tier.
-    pub weight: u64,
-    /// The sum of the weights of all keys that wait for limits of all keys.
-    pub weight_of_all: u64,
-    /// How much more it has been served than the others, divided by its weight: as the time in which the limits replenish
-    /// that much. Keys with the smallest lead are served next; of those without one, which came first.
-    #[serde(serialize_with = "as_seconds")]
-    pub lead: Duration,
-}
-
-impl KeyInOrder {
-    fn of(standing: order::Standing) -> Self {
-        Self {
-            weight: standing.weight,
-            weight_of_all: standing.of_all,
-            lead: Duration::from_nanos(standing.lead / order::PER_NANO),
-        }
-    }
 }
 
 /// The state of a limit for one key.

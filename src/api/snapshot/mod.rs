@@ -5,6 +5,7 @@ mod counts;
 mod diagnosis;
 mod fleet_state;
 mod joined;
+mod key_in_order;
 mod key_label;
 mod keys;
 mod lock_snapshot;
@@ -41,9 +42,10 @@ use fleet_state::fleet_state;
 use counts::load;
 pub use counts::{LimitCounts, SetCounts};
 pub use diagnosis::{Diagnosis, SegmentPlace, ShardDiagnosis};
+pub use key_in_order::KeyInOrder;
 pub use key_label::{KeyFingerprint, KeyLabel};
 pub(crate) use keys::KeySource;
-pub use keys::{KeyInOrder, KeyLeaseSnapshot, KeyLimitSnapshot, KeySnapshot};
+pub use keys::{KeyLeaseSnapshot, KeyLimitSnapshot, KeySnapshot};
 pub use lock_snapshot::LockSnapshot;
 pub(in crate::api) use reader::FileReader;
 pub use reader::SegmentReader;
@@ -286,6 +288,9 @@ pub struct TicketSnapshot {
     pub passed_over: bool,
     /// The key in whose queue it is, if the set is keyed.
     pub key: Option<KeyLabel>,
+    /// How this key stands among those that wait for limits of [all keys](crate::Limit::scope), if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_order: Option<KeyInOrder>,
     /// How long it has been waiting.
     #[serde(serialize_with = "as_seconds")]
     pub waiting_for: Duration,
@@ -511,6 +516,7 @@ impl SnapshotSource<'_> {
             granted: ticket.is_granted,
             passed_over: ticket.is_passed_over,
             key: KeyLabel::of_row(shard, ticket.row),
+            in_order: ticket.in_order.map(KeyInOrder::of),
             waiting_for: Duration::from_nanos(now.monotonic.saturating_sub(ticket.enqueued_at)),
             costs: by_name(shard, ticket.costs),
         }

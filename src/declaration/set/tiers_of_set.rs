@@ -39,6 +39,15 @@ impl SetDeclaration {
         Some(limits.collect())
     }
 
+    /// The [weight](Tier::weight) of a tier. `None` if the set has no such tier.
+    pub fn weight_of_tier(&self, tier: &str) -> Option<u32> {
+        if tier == DEFAULT_TIER {
+            return Some(DEFAULT_WEIGHT);
+        }
+        let tier = self.tiers.iter().find(|declared| declared.name == *tier)?;
+        Some(tier.weight.unwrap_or(DEFAULT_WEIGHT))
+    }
+
     /// The limits of each tier, which are `limits` with its changes, or what is wrong with the tiers.
     pub(in crate::declaration) fn compile_tiers(
         &self,

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::engine::rules::set_rules::SetRules;
+use crate::engine::shard::order_words::OrderWords;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
 use crate::limit::Now;
+use crate::order;
 use crate::queue::{Phase, TicketState};
 use crate::shm::file::region::{OutOfRegion, Region};
 use crate::shm::layout::geometry::ShardGeometry;
@@ -121,6 +123,7 @@ impl ShardObservation<'_> {
                     number: state.serial,
                     owner: ticket.owner().load(Ordering::Relaxed),
                     row: ticket.row().index,
+                    in_order: order::standing(&OrderWords::of(memory), ticket.row().index),
                     is_granted: state.phase == Phase::Granted,
                     is_passed_over: state.phase == Phase::PassedOver,
                     enqueued_at: ticket.enqueued_at().load(Ordering::Relaxed),
@@ -158,6 +161,8 @@ pub(crate) struct ObservedTicket {
     pub(crate) number: u64,
     pub(crate) owner: u64,
     pub(crate) row: u64,
+    /// How its key stands in the order among keys, if it is in it.
+    pub(crate) in_order: Option<order::Standing>,
     pub(crate) is_granted: bool,
     pub(crate) is_passed_over: bool,
     pub(crate) enqueued_at: u64,
@@ -202,6 +207,8 @@ fn copy_shard(region: &Region, target: &Region, shard: Shard<'_>) -> Result<(), 
             geometry.rows_offset + row * geometry.row_stride,
             geometry.row_head,
         )?;
+        let (order, size) = geometry.row_order(row);
+        copy(order, size)?;
         let name_size = 8 * geometry.shape.name_words;
         copy(geometry.names_offset + row * name_size, name_size)?;
     }

@@ -158,6 +158,13 @@ impl ShardGeometry {
         }
     }
 
+    /// Where the row at `index` has its part of the order among keys, and how many bytes that is.
+    pub(crate) fn row_order(&self, index: u64) -> (u64, u64) {
+        let in_row = self.row_head + 8 * self.shape.state_words;
+        let size = self.shape.orders() * size_of::<RowOrder>() as u64;
+        (self.rows_offset + index * self.row_stride + in_row, size)
+    }
+
     /// A shard whose extent starts at `extent_offset`.
     fn at(extent_offset: u64, shape: SetShape) -> Result<Self, TooLarge> {
         let mut cursor = Cursor(extent_offset);

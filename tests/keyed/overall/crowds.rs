@@ -98,57 +98,72 @@ fn processes_of_many_keys_share_the_places_though_some_of_them_are_killed() {
 
 #[test]
 fn a_process_that_stops_with_tickets_of_many_keys_delays_the_others_by_one_grace_period() {
-    in_own_process(
+    stops_with_tickets(
         "overall::crowds::a_process_that_stops_with_tickets_of_many_keys_delays_the_others_by_one_grace_period",
-        TIMEOUT,
-        |directory| {
-            let set = keyed()
-                .add_limit(overall_places(1))
-                .collect_within(Duration::from_millis(100));
-            let (segment, set) = create_in(directory, set);
-            let request = set.request();
-            let held = take("holder", &request);
-            let silent = Child::fork(|| {
-                std::thread::scope(|scope| {
-                    for key in 0..20 {
-                        let request = &request;
-                        scope.spawn(move || is_served(&format!("silent-{key}"), request));
-                    }
-                });
-            });
-            eventually("all of its keys wait", || queued(&segment) == 20);
-            // Not with the lock.
-            loop {
-                silent.send(Signal::SIGSTOP);
-                silent.wait_until_stopped();
-                if !first_set(&segment).lock.is_held() {
-                    break;
-                }
-                silent.send(Signal::SIGCONT);
-            }
-            let others: Vec<Child> = (0..3)
-                .map(|number| {
-                    let waiting = queued(&segment);
-                    let other = Child::fork(|| assert!(is_served(&format!("other-{number}"), &request)));
-                    eventually("it waits behind them", || queued(&segment) == waiting + 1);
-                    other
-                })
-                .collect();
-            drop(held);
-            for other in others {
-                other.succeed();
-            }
-            let lapsed = first_set(&segment).counts.lapsed;
-            assert_eq!(lapsed, 1, "the others of its keys are passed over");
-            silent.send(Signal::SIGCONT);
-            silent.succeed();
-            let seen = first_set(&segment);
-            assert_eq!(
-                (seen.active, seen.tickets.len(), seen.limits[0].remaining),
-                (0, 0, 1)
-            );
-        },
+        20,
+        |thread| format!("silent-{thread}"),
     );
+}
+
+#[test]
+fn a_process_that_stops_with_forty_tickets_of_a_key_delays_the_others_by_one_grace_period() {
+    stops_with_tickets(
+        "overall::crowds::a_process_that_stops_with_forty_tickets_of_a_key_delays_the_others_by_one_grace_period",
+        40,
+        |_| "silent".to_owned(),
+    );
+}
+
+/// Stops a process that waits for the only place with so many tickets, and lets others wait behind it. `name` is that of
+/// the test.
+fn stops_with_tickets(name: &str, tickets: usize, key: fn(usize) -> String) {
+    in_own_process(name, TIMEOUT, move |directory| {
+        let set = keyed()
+            .add_limit(overall_places(1))
+            .collect_within(Duration::from_millis(100));
+        let (segment, set) = create_in(directory, set);
+        let request = set.request();
+        let held = take("holder", &request);
+        let silent = Child::fork(|| {
+            std::thread::scope(|scope| {
+                for thread in 0..tickets {
+                    let request = &request;
+                    scope.spawn(move || is_served(&key(thread), request));
+                }
+            });
+        });
+        eventually("all of them wait", || queued(&segment) == tickets);
+        // Not with the lock.
+        loop {
+            silent.send(Signal::SIGSTOP);
+            silent.wait_until_stopped();
+            if !first_set(&segment).lock.is_held() {
+                break;
+            }
+            silent.send(Signal::SIGCONT);
+        }
+        let others: Vec<Child> = (0..3)
+            .map(|number| {
+                let waiting = queued(&segment);
+                let other = Child::fork(|| assert!(is_served(&format!("other-{number}"), &request)));
+                eventually("it waits behind them", || queued(&segment) == waiting + 1);
+                other
+            })
+            .collect();
+        drop(held);
+        for other in others {
+            other.succeed();
+        }
+        let lapsed = first_set(&segment).counts.lapsed;
+        assert_eq!(lapsed, 1, "its other tickets are passed over");
+        silent.send(Signal::SIGCONT);
+        silent.succeed();
+        let seen = first_set(&segment);
+        assert_eq!(
+            (seen.active, seen.tickets.len(), seen.limits[0].remaining),
+            (0, 0, 1)
+        );
+    });
 }
 
 #[test]

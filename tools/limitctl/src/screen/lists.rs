@@ -129,6 +129,10 @@ fn described(set: &SetSnapshot, user: &User<'_>) -> String {
     if let Some(of) = user.key {
         text.push_str(&format!(" of {}", key::key(of)));
     }
+    let share = key::share(user.in_order);
+    if !share.is_empty() {
+        text.push_str(&format!(", whose share is {share}"));
+    }
     let label = user.label_text();
     if !label.is_empty() {
         text.push_str(&format!("  {label}"));

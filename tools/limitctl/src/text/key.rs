@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::net::IpAddr;
 
-use shmlimit::snapshot::{KeyLabel, KeyLeaseSnapshot, KeyLimitSnapshot, KeysSnapshot};
+use shmlimit::snapshot::{KeyInOrder, KeyLabel, KeyLeaseSnapshot, KeyLimitSnapshot, KeysSnapshot};
 
 use super::amounts::amount_of_key;
 use super::human::{self, count};
@@ -29,6 +29,21 @@ pub fn key(label: &KeyLabel) -> String {
 /// A key on one line; empty if there is none.
 pub fn of(label: Option<&KeyLabel>) -> String {
     label.map(key).unwrap_or_default()
+}
+
+/// What a key gets of what all keys have together while the same keys wait, and by which weight; empty if it does not wait
+/// for that.
+pub fn share(in_order: Option<KeyInOrder>) -> String {
+    in_order.map_or_else(String::new, |key| {
+        let percent = 100.0 * key.weight as f64 / key.weight_of_all.max(1) as f64;
+        format!("{percent:.0} % (weight {})", key.weight)
+    })
+}
+
+/// How far a key is ahead of the others that wait for what all keys have together; empty if it is not.
+pub fn lead(in_order: Option<KeyInOrder>) -> String {
+    let lead = in_order.map(|key| key.lead).filter(|lead| !lead.is_zero());
+    lead.map(human::duration).unwrap_or_default()
 }
 
 /// A key that someone typed, whole.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use shmlimit::snapshot::{HoldSnapshot, KeyLabel, ProcessId, TicketSnapshot};
+use shmlimit::snapshot::{HoldSnapshot, KeyInOrder, KeyLabel, ProcessId, TicketSnapshot};
 
 use super::table::{Cell, Table};
 use super::{human, key, process, sanitise, style};
@@ -19,6 +19,7 @@ pub struct User<'a> {
     pub age: Duration,
     pub amounts: &'a BTreeMap<String, u64>,
     pub key: Option<&'a KeyLabel>,
+    pub in_order: Option<KeyInOrder>,
     pub label: Option<&'a str>,
 }
 
@@ -57,6 +58,7 @@ impl<'a> From<&'a HoldSnapshot> for User<'a> {
             age: hold.held_for,
             amounts: &hold.amounts,
             key: hold.key.as_ref(),
+            in_order: None,
             label: hold.label.as_deref(),
         }
     }
@@ -76,6 +78,7 @@ impl<'a> From<&'a TicketSnapshot> for User<'a> {
             age: ticket.waiting_for,
             amounts: &ticket.costs,
             key: ticket.key.as_ref(),
+            in_order: ticket.in_order,
             label: None,
         }
     }
@@ -109,6 +112,8 @@ pub fn table(
         .right(age, |user| human::duration(user.age))
         .left(amounts, |user| amount(user.amounts))
         .left_if_any("KEY", |user| key::of(user.key))
+        .left_if_any("SHARE", |user| key::share(user.in_order))
+        .left_if_any("LEAD", |user| key::lead(user.in_order))
         .left_if_any("LABEL", User::label_text)
         .render(2)
 }

@@ -1,6 +1,8 @@
 //! Limits that all keys have together, in each view: with what is left of them, where those of single keys have none.
 
+use std::future::Future;
 use std::path::PathBuf;
+use std::task::{Context, Waker};
 
 use shmlimit::{Permit, Segment};
 
@@ -137,6 +139,49 @@ fn watch_top_export_and_the_page_have_what_is_used_of_them() {
         );
         assert!(page.contains("by key"), "{page}");
     }
+}
+
+#[test]
+fn who_waits_for_what_all_keys_have_is_shown_with_its_share() {
+    let directory = directory();
+    let tier = "  [[set.tier]]\n  name = \"gold\"\n  weight = 3\n";
+    let path = create_declared(directory.path(), "limits", &format!("{DECLARATION}{tier}"));
+    let segment = Segment::open(&path).expect("created");
+    let set = segment.set("model").expect("declared");
+    let all = set
+        .request()
+        .with("in_flight", 64)
+        .and_then(|it| it.for_key("first"));
+    let _held = all.expect("keyed").try_permit().expect("nobody has any");
+    let mut context = Context::from_waker(Waker::noop());
+    let _waiting = [("acme", "gold"), ("initech", "default")].map(|(tenant, tier)| {
+        let request = set.request().for_key(tenant).and_then(|it| it.with_tier(tier));
+        let mut waiting = Box::pin(request.expect("keyed").acquire_async(None));
+        assert!(
+            waiting.as_mut().poll(&mut context).is_pending(),
+            "no place is free"
+        );
+        waiting
+    });
+    let (gold, plain) = ("75 % (weight 3)", "25 % (weight 1)");
+    for (arguments, shares) in [
+        (&["inspect", text(&path)][..], &[gold, plain][..]),
+        (&["keys", text(&path), "model"], &[gold, plain]),
+        (&["show", text(&path), "model", "acme"], &[gold]),
+    ] {
+        let shown = run_command(limitctl().args(arguments)).ended(0).stdout;
+        for share in shares {
+            assert!(shown.contains(share), "{share} in {arguments:?}: {shown}");
+        }
+    }
+    let shown = run(["inspect", text(&path)]).ended(0).stdout;
+    assert!(line_of(&shown, "gold").contains("weight 3"), "{shown}");
+    let json = run(["inspect", "--json", text(&path)]).ended(0).json();
+    let in_order = &json["sets"][0]["tickets"][0]["in_order"];
+    assert_eq!(
+        (&in_order["weight"], &in_order["weight_of_all"]),
+        (&3.into(), &4.into())
+    );
 }
 
 #[test]

@@ -382,6 +382,10 @@ fn tiers(declaration: &SetDeclaration) -> String {
     for tier in declaration.tiers() {
         let limits = declaration.limits_of_tier(tier.name()).unwrap_or_default();
         let mut name = sanitise::line(tier.name());
+        if let Some(weight @ 2..) = declaration.weight_of_tier(tier.name()) {
+            let share = format!("weight {weight}");
+            rows.push([std::mem::take(&mut name), String::new(), share]);
+        }
         for (limit, default) in limits.iter().zip(declaration.limits()) {
             let changed = declared::limit(limit);
             if changed != declared::limit(default) {

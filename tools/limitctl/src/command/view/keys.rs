@@ -196,7 +196,9 @@ impl Selection {
                 format!("{} ago", human::duration(key.unused_for))
             })
             .right("HELD", |key| count(key.held))
-            .right("QUEUED", |key| count(key.waiting));
+            .right("QUEUED", |key| count(key.waiting))
+            .left_if_any("SHARE", |key| key::share(key.in_order))
+            .left_if_any("LEAD", |key| key::lead(key.in_order));
         // If limits count networks, not every key has every limit.
         for name in &self.limits {
             table = table.left(&sanitise::line(name), |key| {

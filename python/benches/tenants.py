@@ -1,0 +1,221 @@
+"""Three tenants behind one quota: the tokens that each was served, second by second, from a real run.
+
+    python python/benches/tenants.py [--seconds 60] [--picture docs/images/tenants.svg]
+
+Three processes serve a tenant that asks as often as it can, one that pays and weighs four times as much, and one that
+asks now and then. The provider answers one request with 429 after a third of the time; after two thirds, a process is
+killed and replaced. First all tenants wait in one queue, as they would for a semaphore; then each is a key of a set in
+which all keys share the quota.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import multiprocessing
+import random
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import shmlimit as sl
+from shmlimit import llm
+
+TOKENS = 4_000  # a second
+PLACES = 48
+LONGEST_ANSWER = 800
+PROCESSES = 3
+# For how long the provider wants no requests after its 429.
+RETRY_AFTER = 2
+# The tenants, their tier, and how many tasks of each process ask for them, after which pause.
+TENANTS = {"noisy": ("default", 30, 0.0), "pays": ("paid", 10, 0.0), "now and then": ("default", 1, 4.0)}
+COLOURS = {"noisy": "#c2410c", "pays": "#1d4ed8", "now and then": "#15803d"}
+
+
+def declared(shared: bool) -> sl.LimitSet:
+    """The quota, of all tenants together or without any."""
+    scope: Any = "all_keys" if shared else "key"
+    limits = [
+        sl.Rate("tokens", TOKENS, "1s", algorithm="gcra", burst=2 * TOKENS, scope=scope),
+        sl.Concurrency("in_flight", PLACES, scope=scope),
+    ]
+    if not shared:
+        return sl.LimitSet("provider", limits)
+    return sl.LimitSet("provider", limits, keyed=1_000, tiers=[sl.Tier("paid", weight=4)])
+
+
+def serve(line: Connection, refuses_after: float) -> None:
+    """The main function of the provider's process: tells its port, and at the end whom it served when."""
+    begun = time.monotonic()
+    served: list[tuple[str, float, int]] = []
+    refusals_left = 1
+
+    def answer(tenant: str, prompt: int) -> dict[str, Any]:
+        nonlocal refusals_left
+        now = time.monotonic() - begun
+        if now >= refuses_after and refusals_left:
+            refusals_left -= 1
+            return {"status": 429, "retry_after": str(RETRY_AFTER)}
+        output = random.randint(1, LONGEST_ANSWER)
+        served.append((tenant, now, prompt + output))
+        return {"status": 200, "usage": {"prompt_tokens": prompt, "completion_tokens": output}}
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A client may be killed, and asyncio would report how that ended.
+        with suppress(asyncio.CancelledError, ConnectionError):
+            while question := await reader.readline():
+                reply = answer(*json.loads(question))
+                await asyncio.sleep(random.uniform(0.2, 0.8) if reply["status"] == 200 else 0)
+                writer.write(json.dumps(reply).encode() + b"\n")
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        line.send(server.sockets[0].getsockname()[1])
+        await asyncio.to_thread(line.recv)
+        line.send(served)
+
+    asyncio.run(main())
+
+
+def work(directory: Path, shared: bool, port: int, seconds: float) -> None:
+    """The main function of each process that asks for the tenants."""
+    limits = sl.open(directory / "provider.limits", declared(shared))["provider"]
+    until = time.monotonic() + seconds
+
+    async def task(tenant: str, tier: str, pause: float) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        client: Any = {"key": tenant, "tier": tier} if shared else {}
+        while (left := until - time.monotonic()) > 0:
+            prompt = random.randint(50, 300)
+            with suppress(sl.AcquireTimeout):
+                waits = limits.acquire_async({"tokens": prompt + LONGEST_ANSWER}, timeout=left, **client)
+                async with llm.Call(waits) as call:
+                    writer.write(json.dumps([tenant, prompt]).encode() + b"\n")
+                    answer = json.loads(await reader.readline())
+                    headers = {"retry-after": answer["retry_after"]} if "retry_after" in answer else {}
+                    call.note(SimpleNamespace(status_code=answer["status"], headers=headers, usage=answer.get("usage")))
+            await asyncio.sleep(pause)
+        writer.close()
+
+    async def main() -> None:
+        await asyncio.gather(
+            *(task(tenant, tier, pause) for tenant, (tier, tasks, pause) in TENANTS.items() for _ in range(tasks))
+        )
+
+    asyncio.run(main())
+
+
+Series = dict[str, list[int]]
+
+
+def run(shared: bool, seconds: float) -> Series:
+    """The tokens that each tenant was served in each second."""
+    context = multiprocessing.get_context("spawn")
+    line, providers_end = context.Pipe()
+    provider = context.Process(target=serve, args=(providers_end, seconds / 3))
+    provider.start()
+    port = line.recv()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        until = time.monotonic() + seconds
+
+        def start() -> multiprocessing.process.BaseProcess:
+            process = context.Process(target=work, args=(Path(directory), shared, port, until - time.monotonic()))
+            process.start()
+            return process
+
+        workers = [start() for _ in range(PROCESSES)]
+        time.sleep(2 * seconds / 3)
+        workers[0].kill()
+        workers[0].join()
+        workers[0] = start()
+        for worker in workers:
+            worker.join()
+        limits = sl.open(Path(directory) / "provider.limits")["provider"]
+        client: Any = {"key": "noisy"} if shared else {}
+        with limits.acquire({"tokens": 0, "in_flight": PLACES}, timeout=60, **client):
+            pass  # no place is lost
+    line.send("stop")
+    served = line.recv()
+    provider.join()
+    series: Series = {tenant: [0] * int(seconds) for tenant in TENANTS}
+    for tenant, at, tokens in served:
+        if at < int(seconds):
+            series[tenant][int(at)] += tokens
+    return series
+
+
+def smooth(values: Sequence[int], width: int = 3) -> list[float]:
+    """Means over a few seconds, so that single requests do not hide the shares."""
+    return [sum(values[max(0, end - width) : end]) / min(width, end) for end in range(1, len(values) + 1)]
+
+
+def picture(panels: dict[str, Series]) -> str:
+    """The series as a picture, a panel for each."""
+    width, height, left, top, gap = 400, 190, 56, 34, 60
+    most = max(max(smooth(values)) for series in panels.values() for values in series.values())
+    highest = 2_000 * math.ceil(most / 2_000)
+    lines = []
+    for number, (title, series) in enumerate(panels.items()):
+        x0 = left + number * (width + gap)
+        lines.append(f'<text x="{x0}" y="18" font-weight="bold">{title}</text>')
+        for tokens in range(0, highest + 1, 2_000):
+            y = top + height * (1 - tokens / highest)
+            lines.append(f'<path d="M{x0} {y:.1f}h{width}" stroke="#8886" stroke-width="0.5"/>')
+            lines.append(f'<text x="{x0 - 6}" y="{y + 4:.1f}" text-anchor="end">{tokens:,}</text>')
+        seconds = len(next(iter(series.values())))
+        for second in range(0, seconds + 1, 10):
+            x = x0 + width * second / seconds
+            lines.append(f'<text x="{x:.1f}" y="{top + height + 16}" text-anchor="middle">{second} s</text>')
+        for share, event in ((1 / 3, "429"), (2 / 3, "worker killed")):
+            x = x0 + width * share
+            lines.append(f'<path d="M{x:.1f} {top}v{height}" stroke="#888" stroke-dasharray="3 3"/>')
+            lines.append(f'<text x="{x + 4:.1f}" y="{top + 10}">{event}</text>')
+        for tenant, values in series.items():
+            points = " ".join(
+                f"{x0 + width * (second + 1) / seconds:.1f},{top + height * (1 - tokens / highest):.1f}"
+                for second, tokens in enumerate(smooth(values))
+            )
+            lines.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[tenant]}" stroke-width="1.8"/>')
+    total_width = left + len(panels) * (width + gap)
+    for number, (tenant, colour) in enumerate(COLOURS.items()):
+        x, y = left + number * 150, top + height + 40
+        lines.append(f'<path d="M{x} {y - 4}h24" stroke="{colour}" stroke-width="3"/>')
+        lines.append(f'<text x="{x + 30}" y="{y}">{tenant}</text>')
+    lines.append(f'<text x="{left + 470}" y="{top + height + 40}">tokens a second, means over 3 s</text>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total_width} {top + height + 52}" '
+        'font-family="sans-serif" font-size="11" fill="#777">\n' + "\n".join(lines) + "\n</svg>\n"
+    )
+
+
+def main() -> None:
+    """Runs both, prints what each tenant got, and draws it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long each runs")
+    parser.add_argument("--picture", type=Path, help="where to draw it")
+    arguments = parser.parse_args()
+    panels: dict[str, Series] = {}
+    totals: dict[str, dict[str, int]] = defaultdict(dict)
+    for title, shared in (("one queue: first come, first served", False), ("a share for each tenant", True)):
+        panels[title] = run(shared, arguments.seconds)
+        for tenant, values in panels[title].items():
+            totals[tenant][title] = sum(values)
+    print(f"{'tokens served':16}" + "".join(f"{title:>40}" for title in panels))
+    for tenant, by_title in totals.items():
+        print(f"{tenant:16}" + "".join(f"{tokens:40,}" for tokens in by_title.values()))
+    print(f"{'all':16}" + "".join(f"{sum(map(sum, series.values())):40,}" for series in panels.values()))
+    if arguments.picture:
+        arguments.picture.write_text(picture(panels))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+//! How keys stand among those that wait for limits of all keys.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::seconds::as_seconds;
+use crate::order;
+
+/// How a key stands among those that wait for limits of all keys. It gets `weight` of every `weight_of_all` parts of what
+/// they have together, as long as the same keys wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeyInOrder {
+    /// The [weight](crate::Tier::weight) of its tier.
+    pub weight: u64,
+    /// The sum of the weights of all keys that wait for limits of all keys.
+    pub weight_of_all: u64,
+    /// How much more it has been served than the others, divided by its weight: as the time in which the limits replenish
+    /// that much. Keys with the smallest lead are served next; of those without one, which came first.
+    #[serde(serialize_with = "as_seconds")]
+    pub lead: Duration,
+}
+
+impl KeyInOrder {
+    pub(super) fn of(standing: order::Standing) -> Self {
+        Self {
+            weight: standing.weight,
+            weight_of_all: standing.of_all,
+            lead: Duration::from_nanos(standing.lead / order::PER_NANO),
+        }
+    }
+}
