@@ -1,20 +1,41 @@
 //! What it takes to give a place back and grant it to the next of many that wait.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use shmlimit::declare::Scope;
 use shmlimit::request::AcquireFuture;
-use shmlimit::{Declaration, Keyed, Limit, LimitSet, Outcome, Permit, Segment, SetDeclaration};
+use shmlimit::{Declaration, Keyed, Limit, LimitSet, Permit, Segment, SetDeclaration};
 
-/// Waits in the queue, one for each key or all without.
-type Queue = VecDeque<(u64, Pin<Box<AcquireFuture<'static>>>)>;
+/// Requests that wait, by number. Each has a key of its own, if there are keys.
+struct Queue {
+    set: LimitSet,
+    is_keyed: bool,
+    waiting: HashMap<u64, Pin<Box<AcquireFuture<'static>>>>,
+    woken: Receiver<u64>,
+    sender: Sender<u64>,
+}
 
-/// The median time of a release that grants the place to the next of so many.
+/// Says who is woken. If all were asked instead, what they have in the caches would take the place of what is measured.
+struct SaysWho {
+    number: u64,
+    sender: Sender<u64>,
+}
+
+impl Wake for SaysWho {
+    fn wake(self: Arc<Self>) {
+        // At the end nobody listens any more.
+        let _ = self.sender.send(self.number);
+    }
+}
+
+/// The median time of a release that grants the place to the next of so many, and wakes it.
 pub fn median_release(directory: &Path, waiters: u64, is_keyed: bool, rounds: usize) -> Duration {
     let limit = Limit::concurrency("places", 1);
     let set = SetDeclaration::new("set").waiters(2 * waiters as u32);
@@ -26,22 +47,26 @@ pub fn median_release(directory: &Path, waiters: u64, is_keyed: bool, rounds: us
     };
     let path = directory.join(format!("grants-{waiters}-{is_keyed}"));
     let segment = Segment::create(path, &Declaration::new().add_set(set)).expect("a segment");
-    let set = segment.set("set").expect("declared");
-    let mut permit = match ask(&set, is_keyed, 0).as_mut().poll(&mut context()) {
-        Poll::Ready(outcome) => admitted(outcome),
-        Poll::Pending => panic!("the place is free"),
+    let (sender, woken) = channel();
+    let mut queue = Queue {
+        set: segment.set("set").expect("declared"),
+        is_keyed,
+        waiting: HashMap::new(),
+        woken,
+        sender,
     };
-    let mut queue = Queue::new();
-    for key in 1..=waiters {
-        enqueue(&mut queue, &set, is_keyed, key);
+    let mut permit = queue.enqueue(0).expect("the place is free");
+    for number in 1..=waiters {
+        assert!(queue.enqueue(number).is_none(), "the place is taken");
     }
     let mut times: Vec<Duration> = (0..rounds)
         .map(|_| {
             let begun = Instant::now();
             permit.release().expect("given back");
             let time = begun.elapsed();
-            let key = take_granted(&mut queue, &mut permit);
-            enqueue(&mut queue, &set, is_keyed, key);
+            let number;
+            (number, permit) = queue.granted();
+            assert!(queue.enqueue(number).is_none(), "the place is taken");
             time
         })
         .collect();
@@ -49,38 +74,35 @@ pub fn median_release(directory: &Path, waiters: u64, is_keyed: bool, rounds: us
     times[rounds / 2]
 }
 
-fn context() -> Context<'static> {
-    Context::from_waker(Waker::noop())
-}
-
-fn ask(set: &LimitSet, is_keyed: bool, key: u64) -> Pin<Box<AcquireFuture<'static>>> {
-    let mut request = set.request();
-    if is_keyed {
-        request.set_key(key.to_le_bytes()).expect("keyed");
+impl Queue {
+    /// Asks for the place, which may be free.
+    fn enqueue(&mut self, number: u64) -> Option<Permit<'static>> {
+        let mut request = self.set.request();
+        if self.is_keyed {
+            request.set_key(number.to_le_bytes()).expect("keyed");
+        }
+        let wait = Box::pin(request.acquire_async(None).into_owned());
+        self.waiting.insert(number, wait);
+        self.poll(number)
     }
-    Box::pin(request.acquire_async(None).into_owned())
-}
 
-fn admitted(outcome: Result<Outcome<'static>, shmlimit::Error>) -> Permit<'static> {
-    outcome.expect("works").into_result().expect("admitted")
-}
+    fn poll(&mut self, number: u64) -> Option<Permit<'static>> {
+        let sender = self.sender.clone();
+        let waker = Waker::from(Arc::new(SaysWho { number, sender }));
+        let wait = self.waiting.get_mut(&number)?;
+        let Poll::Ready(outcome) = wait.as_mut().poll(&mut Context::from_waker(&waker)) else {
+            return None;
+        };
+        self.waiting.remove(&number);
+        Some(outcome.expect("works").into_result().expect("admitted"))
+    }
 
-fn enqueue(queue: &mut Queue, set: &LimitSet, is_keyed: bool, key: u64) {
-    let mut wait = ask(set, is_keyed, key);
-    assert!(
-        wait.as_mut().poll(&mut context()).is_pending(),
-        "the place is taken"
-    );
-    queue.push_back((key, wait));
-}
-
-/// Takes the place from the one that it was granted to, most likely the first, and returns its key.
-fn take_granted(queue: &mut Queue, permit: &mut Permit<'static>) -> u64 {
-    loop {
-        for index in 0..queue.len() {
-            if let Poll::Ready(outcome) = queue[index].1.as_mut().poll(&mut context()) {
-                *permit = admitted(outcome);
-                return queue.remove(index).expect("there").0;
+    /// The one that the place was granted to.
+    fn granted(&mut self) -> (u64, Permit<'static>) {
+        loop {
+            let number = self.woken.recv().expect("somebody is woken");
+            if let Some(permit) = self.poll(number) {
+                return (number, permit);
             }
         }
     }

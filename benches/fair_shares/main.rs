@@ -1,6 +1,7 @@
 //! Who gets what several keys share: a set whose keys share a rate, beside a set without keys, which serves whoever came
 //! first, and beside a semaphore of one process (tokio's, which like asyncio's serves whoever came first). What is simulated
-//! is the same wherever it runs. With `--seconds`, processes that are killed serve tenants for so long: 60 by default.
+//! is the same wherever it runs. With `--seconds`, processes that are killed serve tenants for so long: 60 by default. Of the
+//! parts `simulated`, `grants` and `processes`, only those that are named are run, if any is.
 
 #[allow(dead_code)]
 #[path = "../common/mod.rs"]
@@ -26,15 +27,35 @@ fn main() {
     gateways::serve_if_told_to();
     // `cargo test --benches` asks whether it works, `cargo bench` how well.
     let measure = std::env::args().any(|argument| argument == "--bench");
-    let length = if measure { 600 } else { 20 };
     let directory = common::directory();
+    if is_wanted("simulated") {
+        print_simulated(directory.path(), if measure { 600 } else { 20 });
+    }
+    if is_wanted("grants") {
+        let (rounds, waiters) = if measure { (20_000, 4_096) } else { (100, 128) };
+        print_grants(directory.path(), rounds, [(64, 60), (waiters, 150)]);
+    }
+    if is_wanted("processes") {
+        let seconds = if measure { seconds().unwrap_or(60) } else { 1 };
+        print_gateways(directory.path(), Duration::from_secs(seconds));
+    }
+}
+
+/// Whether a part is named by the arguments, or none is.
+fn is_wanted(part: &str) -> bool {
+    let is_part = |argument: &String| ["simulated", "grants", "processes"].contains(&argument.as_str());
+    let mut named = std::env::args().filter(is_part).peekable();
+    named.peek().is_none() || named.any(|name| name == part)
+}
+
+fn print_simulated(directory: &Path, length: u64) {
     println!(
         "simulated for {length} s; in columns: keys share the rate | no keys | a semaphore; and the aim"
     );
     for scenario in SCENARIOS {
         println!("{}", scenario.name);
         let figures = DISCIPLINES.map(|discipline| {
-            let figure = (scenario.measure)(directory.path(), discipline, length);
+            let figure = (scenario.measure)(directory, discipline, length);
             figure.unwrap_or_else(|| "-".to_owned())
         });
         println!(
@@ -42,10 +63,6 @@ fn main() {
             figures[0], figures[1], figures[2], scenario.aim
         );
     }
-    let (rounds, waiters) = if measure { (20_000, 4_096) } else { (100, 128) };
-    print_grants(directory.path(), rounds, [(64, 60), (waiters, 150)]);
-    let seconds = if measure { seconds().unwrap_or(60) } else { 1 };
-    print_gateways(directory.path(), Duration::from_secs(seconds));
 }
 
 /// The argument after `--seconds`.
