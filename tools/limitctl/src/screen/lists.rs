@@ -131,7 +131,11 @@ fn described(set: &SetSnapshot, user: &User<'_>) -> String {
     }
     let share = key::share(user.in_order);
     if !share.is_empty() {
-        text.push_str(&format!(", whose share is {share}"));
+        text.push_str(&format!("  share {share}"));
+    }
+    let lead = key::lead(user.in_order);
+    if !lead.is_empty() {
+        text.push_str(&format!("  lead {lead}"));
     }
     let label = user.label_text();
     if !label.is_empty() {

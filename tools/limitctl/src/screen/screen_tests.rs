@@ -1,11 +1,14 @@
 //! Compares the pages with the counters of a segment that is in use.
 
+use std::future::Future;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use shmlimit::{Declaration, Keyed, Limit, Permit, Segment, SetDeclaration};
+use shmlimit::declare::Scope;
+use shmlimit::{Declaration, Keyed, Limit, Permit, Segment, SetDeclaration, Tier};
 
 use super::signs::Signs;
 use super::state::{Screen, Wish};
@@ -23,8 +26,6 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("limits");
         let day = Duration::from_secs(86_400);
         let declaration = Declaration::new()
             .add_set(
@@ -39,7 +40,13 @@ impl Scene {
                     .add_limit(Limit::calls("requests", 5, day))
                     .add_limit(Limit::concurrency("in_flight", 5)),
             );
-        let segment = Segment::create(&path, &declaration).expect("created");
+        Self::of(&declaration)
+    }
+
+    fn of(declaration: &Declaration) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("limits");
+        let segment = Segment::create(&path, declaration).expect("created");
         let mut sampler = Sampler::open(&path, 10, Reveal::ALL).expect("opened");
         let screen = Screen::new(sampler.look().expect("copied"), Signs::of("C"));
         Self {
@@ -208,6 +215,38 @@ fn a_set_has_its_holders_with_labels_and_its_queue() {
     assert!(scene.shown().contains("[holders 0]"));
     scene.press(KeyCode::Esc);
     assert!(scene.shown().contains("> chat"));
+}
+
+#[test]
+fn who_waits_for_what_all_keys_have_is_shown_with_its_share() {
+    let places = Limit::concurrency("places", 1).scope(Scope::AllKeys);
+    let set = SetDeclaration::new("llm").keyed(Keyed::new(10)).add_limit(places);
+    let set = set.add_tier(Tier::new("gold").weight(4));
+    let mut scene = Scene::of(&Declaration::new().add_set(set));
+    let _held = scene.ask("llm", Some("first"));
+    let llm = scene.segment.set("llm").expect("declared");
+    let mut context = Context::from_waker(Waker::noop());
+    let _waiting = [("acme", "gold"), ("globex", "default")].map(|(key, tier)| {
+        let request = llm.request().for_key(key).and_then(|it| it.with_tier(tier));
+        let mut waiting = Box::pin(request.expect("keyed").acquire_async(None));
+        assert!(
+            waiting.as_mut().poll(&mut context).is_pending(),
+            "the place is taken"
+        );
+        waiting
+    });
+    scene.look();
+    scene.press(KeyCode::Enter);
+    scene.press(KeyCode::Tab);
+    scene.press(KeyCode::Tab);
+    let shown = scene.shown();
+    for part in [
+        "[queue 2]",
+        "places 1 of acme  share 80 % (weight 4)",
+        "places 1 of globex  share 20 % (weight 1)",
+    ] {
+        assert!(shown.contains(part), "{part} in\n{shown}");
+    }
 }
 
 #[test]
