@@ -81,7 +81,7 @@ fn keys_are_served_by_the_weights_of_their_tiers() {
 }
 
 #[test]
-fn a_key_that_reserves_sixteen_times_what_it_uses_gets_as_much_as_one_that_does_not() {
+fn a_key_that_reserves_sixteen_times_what_it_uses_gets_as_much_as_one_that_does_not_but_for_a_request() {
     const CAPACITY: u64 = 16;
     let (_directory, segment, set) = create(keyed().add_limit(hourly(CAPACITY)));
     use_up(&set, CAPACITY);
@@ -89,12 +89,11 @@ fn a_key_that_reserves_sixteen_times_what_it_uses_gets_as_much_as_one_that_does_
         .map(|at| [("careful", CAPACITY), ("exact", 1)][at % 2])
         .collect();
     let served = served_in_turn(&segment, &set, &keys);
-    for until in [20, 30, 40] {
-        let careful = served[..until].iter().filter(|key| *key == "careful").count();
-        assert!(
-            careful * 100 >= until * 40 && careful * 100 <= until * 60,
-            "{served:?}"
-        );
+    // While both wait, neither is ahead of the other by more than a request of each.
+    for until in 1..=40 {
+        let careful = served[..until].iter().filter(|key| *key == "careful").count() as u64;
+        let exact = until as u64 - careful;
+        assert!(careful.abs_diff(exact) <= CAPACITY + 1, "{served:?}");
     }
 }
 
