@@ -7,7 +7,7 @@ use shmlimit::{LimitSet, Segment};
 
 use crate::scene::onlooker;
 use crate::scene::process::eventually;
-use crate::sets::{KEYS, LARGEST};
+use crate::sets::{KEYS, LARGEST, PLACES_OF_ALL};
 use crate::truth::Count;
 use crate::{PROCESSES, World};
 
@@ -167,4 +167,23 @@ fn check_keys(world: &World, segment: &Segment, capacity: u64) {
             true
         });
     }
+    let of_all = |units| {
+        let request = set.request().with("calls", 0).and_then(|it| it.with("places", 0));
+        let request = request.and_then(|it| it.with("of_all", units)).expect("declared");
+        request
+            .for_key(KEYS[0])
+            .expect("keyed")
+            .try_acquire()
+            .expect("works")
+            .into_result()
+    };
+    eventually("all places of all keys can be held at once", || {
+        let Ok(permit) = of_all(PLACES_OF_ALL) else {
+            return false;
+        };
+        world.truth.add(Count::AdmittedToKeyed);
+        assert!(of_all(1).is_err(), "more than there is");
+        drop(permit);
+        true
+    });
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shmlimit::declare::{Credit, FleetLease, WhenFull};
+use shmlimit::declare::{Credit, FleetLease, Scope, WhenFull};
 use shmlimit::{Declaration, Keyed, Limit, LimitSet, Segment, SetDeclaration};
 
 use crate::{PROCESSES, scene};
@@ -53,6 +53,9 @@ pub const VARIANTS: [Capacities; 3] = [
 ];
 pub const LARGEST: &Capacities = &VARIANTS[0];
 
+/// Places that all keys of a set have together: fewer than those of all `KEYS`, so that keys wait for one another.
+pub const PLACES_OF_ALL: u64 = 4;
+
 /// What the store calls the limit that hosts share by key.
 pub const OF_TENANTS: &str = "chaos/tenants/calls";
 
@@ -86,6 +89,7 @@ pub fn declaration(variant: usize) -> Declaration {
                 .waiters(16)
                 .holds(64)
                 .add_limit(Limit::concurrency("places", capacities.places))
+                .add_limit(Limit::concurrency("of_all", PLACES_OF_ALL).scope(Scope::AllKeys))
                 .add_limit(Limit::calls("calls", 10_000, SECOND)),
         )
         .add_set(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::scene::clock::boot_time;
 use crate::scene::held::Held;
 use crate::scene::process::SharedWords;
-use crate::sets::{DRAWN_CALLS, KEYS, LARGEST, SHARED_BURST, SHARED_CALLS, UNLEASED};
+use crate::sets::{DRAWN_CALLS, KEYS, LARGEST, PLACES_OF_ALL, SHARED_BURST, SHARED_CALLS, UNLEASED};
 use crate::{PROCESSES, WORKERS};
 
 /// What may be held at once up to a capacity.
@@ -202,6 +202,13 @@ impl Truth {
             return;
         };
         self.add(Count::Moments);
+        let of_keys = Pool::ALL.iter().zip(&held);
+        let of_keys = of_keys.filter_map(|(pool, held)| matches!(pool, Pool::Places(_)).then_some(*held));
+        let of_all: u64 = of_keys.sum();
+        assert!(
+            of_all <= PLACES_OF_ALL,
+            "{of_all} held of {PLACES_OF_ALL} of all keys at one moment"
+        );
         for (pool, held) in Pool::ALL.iter().zip(held) {
             let capacity = pool.capacity();
             assert!(
