@@ -132,7 +132,7 @@ pub(super) fn remove(order: &mut (impl OrderMut + ?Sized), row: u64, index: u64)
     place_at(order, index, moved, weight)
 }
 
-/// Puts an entry in place of the one at `index`, or where it belongs above or below that.
+/// Puts an entry where it belongs: at `index`, whose entry it replaces, or above or below that.
 fn place_at(
     order: &mut (impl OrderMut + ?Sized),
     index: u64,
@@ -145,7 +145,7 @@ fn place_at(
     Ok(())
 }
 
-/// Writes an entry, and where it is into the key's row.
+/// Writes an entry, and its place into the key's row.
 fn put(order: &mut (impl OrderMut + ?Sized), index: u64, entry: Entry, weight: u64) {
     order.store_entry(index, entry.to_words());
     order.store_key(entry.row, KeyWord::Place, placed(Place::Heap(index), weight));

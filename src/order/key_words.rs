@@ -1,6 +1,7 @@
 //! The words of an order, and how to read and change them.
 
-/// A cost, a tag or virtual time: 2^-10 nanoseconds of all that the keys have together. Wraps around.
+/// A cost, a tag or virtual time: the time in which the limits of all keys replenish as much, in 2^-10 nanoseconds. Wraps
+/// around.
 pub(crate) type Served = u64;
 
 /// How much [`Served`] is a nanosecond.
@@ -16,9 +17,10 @@ pub(crate) const MAX_COST: Served = 1 << 61;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OrderWord {
     VirtualTime,
-    /// The greatest tag of any key that was served since somebody waits.
+    /// The greatest tag that any key has had since the instant in `Contention`.
     LatestTag,
-    /// Twice the instant since which somebody is ordered, plus one if the latest to be served was a newcomer.
+    /// Twice the instant at which the order was last joined while it was empty, plus one if the key served last was a
+    /// newcomer.
     Contention,
     /// How many keys are in the heap.
     HeapLength,
@@ -34,7 +36,7 @@ pub(crate) enum OrderWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyWord {
     Tag,
-    /// What a correction does not bring the tag below: virtual time when the key came.
+    /// No correction brings the tag below this: virtual time when the key joined, or was served as a newcomer.
     Floor,
     /// Where the key is ordered, and by which weight: see [`Place`].
     Place,
@@ -63,7 +65,7 @@ pub(crate) trait OrderMut: Order {
     fn store_entry(&mut self, index: u64, entry: [u64; 2]);
 }
 
-/// Words contradict each other: who is ordered has to be found again.
+/// Words contradict each other, so who is ordered has to be found anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 

@@ -1,20 +1,19 @@
 //! The order in which the keys of a set are served what they have together: fair queuing over keys, by weight.
 //!
-//! Every key has a *tag*, which is how far it has been served, divided by its weight. *Virtual time* is how far all
-//! keys that wait have been served. A tag above it is the key's *lead*. A key that waits is *ordered* here, in one of two
-//! places:
+//! Every key has a *tag*: how much it has been served, divided by its weight. *Virtual time* is how far all keys that wait
+//! have been served. How far a tag is after it is the key's *lead*. A key that waits is *ordered* here, in one of two places:
 //!
-//! - *Newcomers* have no lead, and are served first come, first served, before the others. So what a key waits that asks
-//!   seldom does not depend on how much the others ask for.
+//! - *Newcomers* have no lead, and are served first come, first served, before the others. So how long a key waits that
+//!   seldom asks does not depend on how much the others ask for.
 //! - The others are in a heap, and the one with the smallest tag is served next.
 //!
 //! A key that is served moves ahead by the cost of what it got, divided by its weight. Virtual time follows: to the tag of
-//! a key that is served from the heap, and with each newcomer by its cost, shared among all who wait. Once it has come to
-//! the smallest tag in the heap, newcomers and the heap take turns. So a flood of newcomers cannot stop those that wait
-//! on.
+//! a key that is served from the heap, and with each newcomer by its cost, divided by the weights of all who wait. Once it
+//! has come to the smallest tag in the heap, newcomers and the heap take turns, so that a flood of newcomers cannot stop
+//! those that have been waiting.
 //!
-//! A key that comes has no credit for the time that it did not wait, and when nobody waits any more, all leads end. A key
-//! that waits on and turns out to have used less than it was charged for may fall behind virtual time, and catches up.
+//! A key gets no credit for the time that it did not wait, and when nobody waits any more, all leads end. A key that is
+//! still waiting when it turns out to have used less than it was charged may fall behind virtual time, and catches up.
 //!
 //! This is pure, like the queue: it reads and changes words behind [`Order`] and [`OrderMut`]. What was served so far
 //! (virtual time, the latest tag, tags and floors) is authoritative. The rest says who is ordered, and
@@ -39,7 +38,7 @@ pub(crate) fn lead(order: &(impl Order + ?Sized), row: u64) -> Served {
     let lead = order
         .load_key(row, KeyWord::Tag)
         .wrapping_sub(order.load(OrderWord::VirtualTime));
-    // What is farther ahead than any lead was left behind long ago.
+    // Tags wrap: one that seems to be farther ahead than any lead can be was left behind long ago.
     if lead > MAX_LEAD + MAX_COST { 0 } else { lead }
 }
 
@@ -147,8 +146,8 @@ fn insert(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64) -> Result
     Ok(())
 }
 
-/// Takes a key out of the order, if it is there: it no longer waits, or for something of its own. Once nobody is ordered,
-/// all leads end.
+/// Takes a key out of the order, if it is there: it no longer waits, or waits for something of its own. Once nobody is
+/// ordered, all leads end.
 pub(crate) fn leave(order: &mut (impl OrderMut + ?Sized), row: u64) -> Result<(), Damaged> {
     if remove(order, row)? && is_empty(order) {
         end_contention(order);
@@ -173,7 +172,7 @@ fn remove(order: &mut (impl OrderMut + ?Sized), row: u64) -> Result<bool, Damage
 fn end_contention(order: &mut (impl OrderMut + ?Sized)) {
     let now = order.load(OrderWord::VirtualTime);
     let latest = order.load(OrderWord::LatestTag);
-    // A tag that is farther ahead than any can be is damage.
+    // Farther ahead than any tag can be, it is damage.
     if latest.wrapping_sub(now) <= MAX_LEAD + MAX_COST {
         order.store(OrderWord::VirtualTime, latest);
     }
@@ -220,20 +219,20 @@ fn store_tag(order: &mut (impl OrderMut + ?Sized), row: u64, tag: Served, now: S
     let tag = if is_before(most, tag) { most } else { tag };
     order.store_key(row, KeyWord::Tag, tag);
     let latest = order.load(OrderWord::LatestTag);
-    // Left behind by the contention before, or damage.
+    // It is from an earlier contention, or damage.
     let is_stale = latest.wrapping_sub(now) > MAX_LEAD + MAX_COST;
     if is_stale || is_before(latest, tag) {
         order.store(OrderWord::LatestTag, tag);
     }
 }
 
-/// Since when somebody is ordered; `None` if nobody is.
+/// When the order was last joined while it was empty; `None` if it is empty now.
 pub(crate) fn contended_since(order: &(impl Order + ?Sized)) -> Option<u64> {
     (!is_empty(order)).then(|| order.load(OrderWord::Contention) >> 1)
 }
 
-/// Corrects what a key was charged by what it turned out to use. Downward only if it was `charged_here`, in this
-/// contention, and not below its floor. The key is then to be [placed anew](replace).
+/// Corrects what a key was charged by what it turned out to use: downwards only if it was charged in this contention
+/// (`charged_here`), and not below its floor. The caller then [places it anew](replace).
 pub(crate) fn correct(
     order: &mut (impl OrderMut + ?Sized),
     row: u64,
@@ -250,7 +249,7 @@ pub(crate) fn correct(
     let (charged, used) = (charged.min(MAX_COST) / weight, used.min(MAX_COST) / weight);
     let tag = order.load_key(row, KeyWord::Tag);
     if used >= charged {
-        // A key without a lead is behind by as much as it missed, for which it gets no credit.
+        // A tag behind virtual time may be from when the key did not wait, for which it gets no credit.
         let from = now.wrapping_add(lead(order, row));
         store_tag(order, row, from.wrapping_add(used - charged), now, 0);
     } else if charged_here {
@@ -271,7 +270,7 @@ pub(crate) fn replace(
     if let Place::Heap(index) = place
         && waits
     {
-        // Nobody goes back from the heap to the newcomers: a key that a correction has brought behind virtual time is owed
+        // No key goes back from the heap to the newcomers: one that a correction has brought behind virtual time is owed
         // that much, and would lose it there.
         heap::update(order, row, index, weight)?;
         let others = order.load(OrderWord::Weight).saturating_sub(counted);
@@ -291,7 +290,7 @@ pub(crate) fn replace(
 }
 
 /// Forgets who is ordered, so that every key that waits can be [restored](restore), in the order in which the newcomers
-/// among them came. `rows` are those that may have been ordered. What they were served stays.
+/// among them came. `rows` are those that may have been ordered. How far each was served stays.
 pub(crate) fn clear(order: &mut (impl OrderMut + ?Sized), rows: impl Iterator<Item = u64>) {
     for row in rows {
         if order.load_key(row, KeyWord::Place) != 0 {

@@ -59,7 +59,7 @@ struct Record {
     level: u64,
     period: u64,
     window: i64,
-    /// Of places: the number of the latest grant, and how far numbers were ahead when it was written.
+    /// Of places: the number of the latest grant, and how far numbers were ahead when this was written.
     grants: u64,
     ahead: u64,
     hosts: Vec<Host>,
@@ -265,7 +265,7 @@ impl Ruling {
         }
     }
 
-    /// Until when it is kept if a key needs it for so long. Without it, numbers of grants go by the time.
+    /// Until when it is kept if a key needs it for so long. Without it, numbers of grants would start from the time again.
     fn kept_until(&self, now: u64, needed: u64) -> u64 {
         now + DAY + self.ahead * SECOND + needed
     }

@@ -30,7 +30,7 @@ local SEQUENCE, SINCE, SPENT, REFUNDED, UNGRANTED, OUT, GRANTED, DEMAND, OFF, EX
 local NUMBER, HAD, WAITS = SPENT, REFUNDED, UNGRANTED
 -- More grants of one key than a store can lose. When it may have lost some, the numbers of all keys advance by this many.
 local LOST = 65536
--- Who waits for a place and does not ask for so many microseconds, or half a lease if that is longer, waits no more.
+-- A host that has not asked for so many microseconds, or for half a lease if that is longer, no longer waits for a place.
 local PATIENCE = 250000
 -- A hundred years: more than the time to live of a key needs.
 local LONGEST = 3155760000000000

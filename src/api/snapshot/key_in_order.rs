@@ -16,8 +16,8 @@ pub struct KeyInOrder {
     pub weight: u64,
     /// The sum of the weights of all keys that wait for limits of all keys.
     pub weight_of_all: u64,
-    /// How much more it has been served than the others, divided by its weight: as the time in which the limits replenish
-    /// that much. Keys with the smallest lead are served next; of those without one, which came first.
+    /// How much more it has been served than the others, divided by its weight, as the time in which the limits replenish
+    /// that much. The key with the smallest lead is served next; of keys without one, the one that came first.
     #[serde(serialize_with = "as_seconds")]
     pub lead: Duration,
 }

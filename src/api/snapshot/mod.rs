@@ -288,7 +288,7 @@ pub struct TicketSnapshot {
     pub passed_over: bool,
     /// The key in whose queue it is, if the set is keyed.
     pub key: Option<KeyLabel>,
-    /// How this key stands among those that wait for limits of [all keys](crate::Limit::scope), if it does.
+    /// How this key stands among those that wait for [limits of all keys](crate::Limit::scope), if it waits for some.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_order: Option<KeyInOrder>,
     /// How long it has been waiting.

@@ -184,12 +184,12 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// Whether a key has as many tickets as are free, of those that it shares with others: half of them, if it is alone.
+    /// Whether a key that shares tickets with others has as many of them as are free. So one that is alone gets half.
     fn has_its_share_of_tickets(&self, row: Row<'_>) -> bool {
         let memory = self.shard.memory;
         let queued = memory.control().queued.load(Ordering::Relaxed);
         let free = memory.ticket_capacity().saturating_sub(queued);
-        // A key has no more than wait altogether, so that hardly any are counted.
+        // No key has more tickets than are queued altogether, so they are rarely counted.
         if !self.shard.set.has_overall() || queued < free {
             return false;
         }

@@ -266,8 +266,8 @@ impl<'a> LockedShard<'a> {
     }
 
     /// Serves the head of a row's queue, after something was given back that it may wait for: by the hold `freed`, if it
-    /// was one. The head is the same as before, and so is what time does for it. If no hold was free before, the head of any other queue may wait for
-    /// the one given back.
+    /// was a hold. The head is the same as before, and so is what time does for it. If no hold was free before, the head of
+    /// any other queue may wait for the one given back.
     #[inline]
     pub(crate) fn serve_after_release(
         &mut self,

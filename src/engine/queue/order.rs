@@ -1,13 +1,13 @@
 //! The order among the keys of a set, if all keys have some limit together.
 //!
 //! Each key has a queue of its own, and what its own limits refuse blocks no other key. The head of a queue is *ordered* if
-//! the limits of its key admit it and it asks for something that all keys share. Of the keys whose heads are ordered, that
-//! which is [first](crate::order) is served first, and only that one may take what all keys share: so no request starves
-//! behind smaller ones. Every other head waits for something of its own key: an instant, a release or a change. The first
-//! in order sees to the rest.
+//! the limits of its key admit it and it asks for something that all keys share. Of the keys whose heads are ordered, one is
+//! [first](crate::order), and only that one may take what all keys share, so that no request starves behind smaller ones.
+//! Heads that are not ordered wait for something of their own key: an instant, a release or a change. The ordered ones wait
+//! for the first, and only that one computes when time serves it.
 //!
-//! A key joins the order where its queue is served, and leaves it as soon as it has nobody who waits for what all keys
-//! share. If its own limits refuse its head in the meantime, that is found when its turn comes.
+//! A key joins the order where its queue is served, and leaves it as soon as none of its requests waits for what all keys
+//! share. If its own limits come to refuse its head meanwhile, that is found when its turn comes.
 //!
 //! Whoever grants the first one, or takes it out of its queue, wakes the next, unless that could be granted too.
 
@@ -54,8 +54,8 @@ impl ShardAt<'_> {
         self.throttles_by_row(row, costs) > 0 || costs.iter().any(refuses)
     }
 
-    /// The head of a row's queue, if it is to be ordered. One that will leave the queue as soon as it is served is, so that
-    /// it does.
+    /// The head of a row's queue, if it is to be ordered. A head that leaves the queue as soon as it is served is ordered
+    /// too, or its turn to leave would not come.
     fn head_to_order(&self, row_index: u64) -> Option<u64> {
         let head = queue::head(&QueueWords::reading(self.shard.memory), row_index);
         let index = head.ok().flatten()?;
@@ -77,7 +77,7 @@ impl<'a> LockedShard<'a> {
         order::place(&self.order(), row) != Place::Nowhere
     }
 
-    /// Orders the key of a row, or no longer, after something that may have changed what its head waits for.
+    /// Has the key of a row join or leave the order, after something that may have changed what its head waits for.
     pub(in crate::engine) fn order_key(&self, row: u64) {
         if self.shard.set.has_overall() && self.try_order_key(row).is_err() {
             self.rebuild_order(Extent::Whole);
@@ -101,7 +101,7 @@ impl<'a> LockedShard<'a> {
         }
         self.find_first().unwrap_or_else(|Damaged| {
             self.rebuild_order(Extent::Whole);
-            // Whoever looks next finds the order sound.
+            // This fails only if something damages the order again; then whoever looks next makes it anew.
             self.find_first().ok().flatten()
         })
     }
@@ -130,7 +130,8 @@ impl<'a> LockedShard<'a> {
         Ok(None)
     }
 
-    /// Places the key of a row anew, which was charged for the request that it was first with and that has left its queue.
+    /// Places the key of a row anew, after it was charged for the request with which it was first and that has left its
+    /// queue.
     pub(in crate::engine) fn replace_in_order(&self, row: u64) {
         let waits = self.head_to_order(row).is_some();
         let weight = self.shard.weight_of(row);
@@ -217,7 +218,7 @@ impl<'a> LockedShard<'a> {
     }
 
     /// What an ordered head that is not the first looks after, if it is near enough to the first; `None` if the ticket is
-    /// no such head, and goes by its own limits.
+    /// not such a head, and goes by its own limits.
     pub(in crate::engine) fn behind_in_order(&self, index: u64) -> Option<Option<LookAfter>> {
         if !self.shard.set.has_overall() {
             return None;

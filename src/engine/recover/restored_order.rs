@@ -9,10 +9,11 @@ use crate::queue;
 use crate::sorting::sort_by;
 
 impl LockedShard<'_> {
-    /// Orders every key that waits, by how far it was served and then by how long it waits. One that waits for something of
-    /// its own leaves the order when its turn comes. A key whose process died while it was being ordered is among those of
-    /// the tickets; other places are wrong only if something damaged them, and are cleared too if the `extent` is the whole
-    /// table.
+    /// Orders every key that waits, by how far it was served and then by how long it has waited. A key that waits for
+    /// something of its own leaves the order when its turn comes.
+    ///
+    /// A death can leave only the places of keys wrong that tickets name, left ones included. Others are wrong only if
+    /// something damaged them, and are cleared too if the `extent` is the whole table.
     #[cold]
     pub(in crate::engine) fn rebuild_order(&self, extent: Extent) {
         let memory = self.shard.memory;
@@ -36,8 +37,8 @@ impl LockedShard<'_> {
             .collect();
         sort_by(&mut heads, |one, other| one < other);
         for (_, row) in heads {
-            // Fails for none: all places are clear, there is room for each, and no key has two heads unless the queue
-            // is damaged, which is found where it is served.
+            // Cannot fail: all places are clear, there is room for each, and a key has two heads only if its queue is
+            // damaged, which is found when it is served.
             let _ = order::restore(&mut order, row, self.shard.weight_of(row));
         }
     }

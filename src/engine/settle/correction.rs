@@ -1,8 +1,8 @@
 //! What keys are charged in the order in which they are served, and the correction once it is known what they used.
 //!
-//! The charge for a request is the time in which the limits of all keys replenish as much as it takes, or in which they
-//! could have served others in its places: the longest of all of them. How long places are held is known when they are
-//! given back; until then the key's average has to do.
+//! The charge for a request is a time: how long a limit of all keys needs to replenish what the request takes, or how long
+//! it holds places, multiplied by their part of all places. The longest of these times counts. How long places are held is
+//! known only when they are given back; until then the key's average has to do.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ use crate::shm::layout::places::{HoldReference, TicketPlace};
 use crate::shm::layout::row::Row;
 use crate::units::NANOS_PER_SECOND;
 
-/// How long a key is taken to hold its places that never gave one back.
+/// How long a key that has never given back a place is expected to hold one.
 const HELD_AT_FIRST: u64 = NANOS_PER_SECOND;
 
 /// The average follows each new value by one part in this many.
@@ -28,7 +28,7 @@ impl RuledShard<'_> {
         self.of(self.row(row)).rules.weight
     }
 
-    /// The charge for what time replenishes.
+    /// The charge for amounts that time replenishes.
     fn charge_for_units(&self, amounts: impl Iterator<Item = (usize, u64)>) -> Served {
         let charges = amounts.map(|(index, amount)| self.rules.time_for(index, amount));
         charges.max().unwrap_or(0)
@@ -36,7 +36,7 @@ impl RuledShard<'_> {
 }
 
 impl ShardAt<'_> {
-    /// The charge for holding places for so long, in nanoseconds.
+    /// The charge for places that are held for `held` nanoseconds.
     fn charge_for_places(&self, amounts: impl Iterator<Item = (usize, u64)>, held: u64) -> Served {
         let row = self.shard.absent_row();
         let charges = amounts.filter_map(|(index, amount)| {
@@ -69,7 +69,7 @@ impl LockedShard<'_> {
         let charge = self.charge_for(row, costs);
         let weight = self.shard.weight_of(row);
         let order = &mut OrderWords::of(self.shard.memory);
-        // If it is not ordered, something was damaged. That is found where it is placed anew.
+        // It fails only if something was damaged, which is found when the key is placed anew.
         let _ = order::charge(order, row, charge, weight);
         let of_hold = hold.and_then(|hold| Some((self.shard.memory.hold_order(hold.index)?, hold)));
         if let Some((words, hold)) = of_hold {
@@ -93,7 +93,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Corrects what the key of a hold was charged, which was just freed, by how long it was held while others waited.
+    /// Corrects what a key was charged for a hold that was just freed, by how long it was held while others waited.
     #[cold]
     pub(in crate::engine) fn correct_freed(&self, index: u64) {
         let memory = self.shard.memory;
@@ -106,7 +106,7 @@ impl LockedShard<'_> {
         let reference = hold.row();
         let row = self.shard.row(reference.index);
         if row.is_absent() || row.reference() != reference {
-            // Another key has the row, or this one another tier.
+            // The row belongs to another key now, or its key has another tier.
             return;
         }
         let taken_at = hold.taken_at().load(Ordering::Relaxed);
@@ -153,7 +153,8 @@ impl LockedShard<'_> {
         self.correct(ticket.row().index, charged, 0, granted_at);
     }
 
-    /// Corrects what the key of a permit was charged by what it has used. What is held is corrected when it is given back.
+    /// Corrects what the key of a permit was charged, by what the permit has used. If it has a hold, that is done when the
+    /// hold is given back.
     #[cold]
     pub(in crate::engine) fn correct_settled(
         &self,

@@ -2,7 +2,7 @@
 //!
 //! None of its words is journalled. Who is ordered follows from who waits, so whoever recovers a shard
 //! [finds that anew](crate::engine::recover::restored_order). How far a key was served is stored once the grant is
-//! committed: if a process dies in between, its key is served once more.
+//! committed: if a process dies in between, the key is served one request more.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

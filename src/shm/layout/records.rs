@@ -465,9 +465,10 @@ shared_records! {
     struct Order {
         /// How far all keys that wait have been served.
         virtual_time: AtomicU64,
-        /// The greatest tag of any key since somebody waits.
+        /// The greatest tag that any key has had since the instant in `contention`.
         latest_tag: AtomicU64,
-        /// Twice the instant since which somebody waits, plus one if the latest to be served was a newcomer.
+        /// Twice the instant at which the order was last joined while it was empty, plus one if the key served last was a
+        /// newcomer.
         contention: AtomicU64,
         /// Entries in use.
         heap_length: AtomicU64,
