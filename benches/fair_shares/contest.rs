@@ -1,4 +1,4 @@
-//! A simulated contest for one rate: requests come, wait, and are served, on a clock that nobody waits for.
+//! A simulated contest for one rate: requests come, wait, and are served, on a virtual clock.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 type Counts = Arc<Vec<AtomicU64>>;
 
-/// Serves all tenants, if this process was started for that. Says by a byte who was served.
+/// Serves all tenants, if this process was started for that, and writes a byte for each request: its tenant.
 pub fn serve_if_told_to() {
     let Some(path) = env::var_os(PATH) else { return };
     let segment = Segment::open(Path::new(&path)).expect("a segment");

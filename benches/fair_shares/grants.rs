@@ -22,7 +22,7 @@ struct Queue {
     sender: Sender<u64>,
 }
 
-/// Says who is woken. If all were asked instead, what they have in the caches would take the place of what is measured.
+/// Says who is woken. Polling everybody instead would evict from the caches what is measured.
 struct SaysWho {
     number: u64,
     sender: Sender<u64>,
@@ -35,7 +35,7 @@ impl Wake for SaysWho {
     }
 }
 
-/// The median time of a release that grants the place to the next of so many, and wakes it.
+/// The median time of a release that grants the place to the next of so many waiters, and wakes it.
 pub fn median_release(directory: &Path, waiters: u64, is_keyed: bool, rounds: usize) -> Duration {
     let limit = Limit::concurrency("places", 1);
     let set = SetDeclaration::new("set").waiters(2 * waiters as u32);

@@ -1,7 +1,9 @@
-//! Who gets what several keys share: a set whose keys share a rate, beside a set without keys, which serves whoever came
-//! first, and beside a semaphore of one process (tokio's, which like asyncio's serves whoever came first). What is simulated
-//! is the same wherever it runs. With `--seconds`, processes that are killed serve tenants for so long: 60 by default. Of the
-//! parts `simulated`, `grants` and `processes`, only those that are named are run, if any is.
+//! What each key gets of what all share: in a set whose keys share a rate, beside a set without keys and a semaphore of one
+//! process (tokio's), both of which serve whoever came first.
+//!
+//! There are three parts; if the command names some, only those run. `simulated` is on a virtual clock, and the same on any
+//! machine. `grants` is the time of a grant among many waiters. In `processes`, processes that serve tenants are killed, for
+//! 60 seconds or for as many as `--seconds` says.
 
 #[allow(dead_code)]
 #[path = "../common/mod.rs"]
@@ -41,7 +43,7 @@ fn main() {
     }
 }
 
-/// Whether a part is named by the arguments, or none is.
+/// Whether the arguments name a part, or no part at all.
 fn is_wanted(part: &str) -> bool {
     let is_part = |argument: &String| ["simulated", "grants", "processes"].contains(&argument.as_str());
     let mut named = std::env::args().filter(is_part).peekable();

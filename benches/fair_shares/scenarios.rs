@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::contest::{Ask, Contest, Discipline, LARGEST, RATE, Served};
 
-/// Requests that each key which always waits has in the queue.
+/// How many requests each key that always waits has in its queue.
 const BACKLOG: usize = 3;
 
 /// A scenario, and what it aims at.

@@ -3,7 +3,7 @@
     python python/benches/tenants.py [--seconds 60] [--picture docs/images/tenants.svg]
 
 Three processes serve a tenant that asks as often as it can, one that pays and weighs four times as much, and one that
-asks now and then. The provider answers one request with 429 after a third of the time; after two thirds, a process is
+asks now and then. After a third of the time the provider answers one request with 429; after two thirds, a process is
 killed and replaced. First all tenants wait in one queue, as they would for a semaphore; then each is a key of a set in
 which all keys share the quota.
 """
@@ -33,15 +33,15 @@ TOKENS = 4_000  # a second
 PLACES = 48
 LONGEST_ANSWER = 800
 PROCESSES = 3
-# For how long the provider wants no requests after its 429.
+# How many seconds the provider wants no requests after its 429.
 RETRY_AFTER = 2
-# The tenants, their tier, and how many tasks of each process ask for them, after which pause.
+# The tier of each tenant, how many tasks of each process ask for it, and how long these pause in between.
 TENANTS = {"noisy": ("default", 30, 0.0), "pays": ("paid", 10, 0.0), "now and then": ("default", 1, 4.0)}
 COLOURS = {"noisy": "#c2410c", "pays": "#1d4ed8", "now and then": "#15803d"}
 
 
 def declared(shared: bool) -> sl.LimitSet:
-    """The quota, of all tenants together or without any."""
+    """The quota: of all tenants together in a keyed set, or without tenants."""
     scope: Any = "all_keys" if shared else "key"
     limits = [
         sl.Rate("tokens", TOKENS, "1s", algorithm="gcra", burst=2 * TOKENS, scope=scope),

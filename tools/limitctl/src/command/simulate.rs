@@ -27,12 +27,12 @@ use crate::text::{human, style};
 ///
 ///     {"at_ms": 1000, "set": "api", "key": "tenant-7", "cost": {"tokens": 900}, "id": 7}
 ///
-/// Without an id, what a request holds is given back at once, and what it is charged stays charged. With one, it holds until a release (or the end), and may be settled once before; then the id is free again. To a request that was refused, or of limits that count networks, whose key is an address, both mean nothing:
+/// Without an id, a request gives back what it holds at once, and what it was charged stays charged. With an id, it holds until it is released (or until the trace ends), and may be settled once before; then the id may be used again. For a request that was refused, and in sets that count networks (whose keys are addresses), a settle or release has no effect:
 ///
 ///     {"at_ms": 1500, "settle": 7, "usage": {"tokens": 350}}
 ///     {"at_ms": 1500, "release": 7}
 ///
-/// A request may also wait, and say by itself how long it holds what it gets and what it has used by then. Its verdict is printed when it is decided, with the time that it waited. If all keys have some limit together, the summary shows what each key got of it; try other weights by naming a tier:
+/// Instead of having an id, a request may wait, and say how long it then holds what it gets and what it has used by then. Its verdict is printed when it is decided, with the time that it waited. If all keys have some limit together, the summary shows what each key got of it, by the weight of the tier that its requests name:
 ///
 ///     {"at_ms": 1000, "set": "llm", "key": "tenant-7", "tier": "gold", "cost": {"tokens": 900}, "wait_ms": 30000, "hold_ms": 800, "usage": {"tokens": 350}}
 ///
@@ -57,7 +57,7 @@ pub struct Simulate {
 
     /// Print a summary instead of each verdict
     ///
-    /// That is: what was admitted, what was refused and why, the most in one second and at once, and a plot over time.
+    /// That is: what was admitted, what was refused and why, the most in one second and at once, what each key got of limits of all keys, and a plot over time.
     #[arg(long)]
     summary: bool,
 
@@ -69,11 +69,11 @@ pub struct Simulate {
 
     /// Compare with what another declaration says, such as the one in force
     ///
-    /// Replays both, and prints the verdicts that flip instead of all: those of the declaration, with the line of the trace, and under "against" those of the other. The last line counts them. A limit that only one of the two has is not taken where it is not, and a key counts only where the set is keyed.
+    /// Replays both, and prints the verdicts that flip instead of all: those of the declaration, with the line of the trace, and under "against" those of the other. The last line counts them. A declaration ignores limits that only the other has, and keys where its set is not keyed.
     #[arg(long, value_name = "OTHER")]
     against: Option<PathBuf>,
 
-    /// Fail if more verdicts flip (exit code 3)
+    /// Fail if more than COUNT verdicts flip (exit code 3)
     ///
     /// For a gate that a change of limits has to pass.
     #[arg(long, value_name = "COUNT", requires = "against")]
@@ -102,7 +102,7 @@ struct Replay {
     side: Side,
     against: Option<Side>,
     comparison: Comparison,
-    /// Verdicts that only one of the two has come to, by line.
+    /// Requests that only one of the two has decided, by line.
     undecided: HashMap<u64, Undecided>,
     /// Where verdicts or flips are printed; `None` if only the summary is.
     lines: Option<Lines>,
@@ -296,7 +296,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Compares the verdicts on a line, as soon as there are both.
+    /// Compares the verdicts on a line, once both are there.
     fn compare(&mut self, line: u64) -> Result<(), Failure> {
         let is_decided = |both: &Undecided| both.verdict.is_some() && both.against.is_some();
         let Some(Undecided {

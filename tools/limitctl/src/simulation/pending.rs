@@ -1,4 +1,4 @@
-//! What goes on after its line of the trace: requests that wait, and permits that are held for a time.
+//! What outlasts its line of the trace: requests that wait, and permits that are held for a time.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -50,7 +50,7 @@ impl Held {
 pub struct Pending {
     /// In the order of the trace.
     waiting: Vec<Waiting>,
-    /// By when each ends, and its line in the trace.
+    /// By the instant at which each ends, and its line in the trace.
     held: BTreeMap<(Duration, u64), Held>,
 }
 

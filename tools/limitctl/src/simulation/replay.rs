@@ -80,7 +80,7 @@ pub struct Changes {
 impl Simulation {
     /// Creates a private segment and removes its name at once: nothing is left behind, however the program ends.
     pub fn new(declaration: &Declaration) -> Result<Self, Failure> {
-        // Only the trace moves it, and what is due before its next line.
+        // It moves only to lines of the trace, and to what is due between them.
         let clock = VirtualClock::new(Duration::ZERO).auto_advance(false);
         let options = OpenOptions::new().virtual_clock(&clock);
         let declaration = declaration.clone().mode(0o600);
@@ -293,7 +293,7 @@ impl Simulation {
         Ok(settled.map(Happened::Settled))
     }
 
-    /// Asks those who wait until nobody has an answer any more: what one gives back at once may be another's.
+    /// Looks which waiting requests are decided, until no more are: what one gives back at once may admit another.
     fn see_who_is_decided(&mut self, happened: &mut Vec<Happened>) -> Result<(), Failure> {
         loop {
             let decided = self.pending.decided();

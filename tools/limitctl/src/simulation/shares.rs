@@ -28,7 +28,7 @@ pub struct Shares {
 struct Share {
     requests: u64,
     admitted: u64,
-    /// Units, after settlements, by limit of all keys.
+    /// Units of each limit of all keys, after settlements.
     used: BTreeMap<String, u64>,
     /// Of the requests that were admitted, in milliseconds.
     waited_ms: u64,
