@@ -232,7 +232,8 @@ pub(crate) fn contended_since(order: &(impl Order + ?Sized)) -> Option<u64> {
 }
 
 /// Corrects what a key was charged by what it turned out to use: downwards only if it was charged in this contention
-/// (`charged_here`), and not below its floor. The caller then [places it anew](replace).
+/// (`charged_here`), and not below its floor. If that changes its place, it is placed anew; a newcomer that still has no
+/// lead keeps its turn.
 pub(crate) fn correct(
     order: &mut (impl OrderMut + ?Sized),
     row: u64,
@@ -240,23 +241,30 @@ pub(crate) fn correct(
     used: Served,
     weight: u64,
     charged_here: bool,
-) {
+) -> Result<(), Damaged> {
     if is_empty(order) {
-        return;
+        return Ok(());
     }
     let now = order.load(OrderWord::VirtualTime);
-    let weight = weight.max(1);
-    let (charged, used) = (charged.min(MAX_COST) / weight, used.min(MAX_COST) / weight);
-    let tag = order.load_key(row, KeyWord::Tag);
+    let by_weight = weight.max(1);
+    let (charged, used) = (charged.min(MAX_COST) / by_weight, used.min(MAX_COST) / by_weight);
+    let (tag, place) = (order.load_key(row, KeyWord::Tag), place(order, row));
     if used >= charged {
-        // A tag behind virtual time may be from when the key did not wait, for which it gets no credit.
-        let from = now.wrapping_add(lead(order, row));
+        let from = match place {
+            Place::Heap(_) => tag,
+            // It may be from when the key did not wait, for which it gets no credit.
+            Place::Newcomer | Place::Nowhere => now.wrapping_add(lead(order, row)),
+        };
         store_tag(order, row, from.wrapping_add(used - charged), now, 0);
     } else if charged_here {
         let lower = tag.wrapping_sub(charged - used);
         let floor = order.load_key(row, KeyWord::Floor);
         order.store_key(row, KeyWord::Tag, later(lower, floor));
     }
+    if place == Place::Newcomer && lead(order, row) == 0 {
+        return Ok(());
+    }
+    replace(order, row, weight, true)
 }
 
 /// Puts an ordered key where it belongs after its tag or weight has changed, or takes it out if it no longer `waits`.

@@ -206,11 +206,16 @@ impl Model {
         let now = self.now;
         let change = used / weight - charged / weight;
         let key = self.key(row);
+        let is_newcomer = key.ordered.map(|(newcomer, ..)| newcomer);
         if change >= 0 {
-            key.tag = key.tag.max(now) + change;
+            let credit_begins = if is_newcomer == Some(false) { key.tag } else { now };
+            key.tag = key.tag.max(credit_begins) + change;
             self.limit(row, 0);
         } else if charged_here {
             key.tag = (key.tag + change).max(key.floor);
+        }
+        if is_newcomer == Some(false) || self.key(row).tag > now {
+            self.replace(row, weight, true);
         }
     }
 }
@@ -253,7 +258,7 @@ fn step(dice: &mut fastrand::Rng, order: &mut PlainOrder, model: &mut Model, wei
         }
         2..5 => {
             let (charged, here) = (dice.u64(..=most), dice.bool());
-            correct(order, row, charged, cost, weight, here);
+            correct(order, row, charged, cost, weight, here).expect("sound");
             model.correct(
                 row,
                 i128::from(charged),
@@ -261,8 +266,6 @@ fn step(dice: &mut fastrand::Rng, order: &mut PlainOrder, model: &mut Model, wei
                 i128::from(weight),
                 here,
             );
-            replace(order, row, weight, true).expect("sound");
-            model.replace(row, i128::from(weight), true);
         }
         _ => {
             if let Some(row) = first(order).expect("sound") {
@@ -328,11 +331,23 @@ fn a_key_that_reserves_too_much_gets_its_share_of_what_is_used_however_late_that
         under_way.push_back(row);
         if under_way.len() > 50 {
             let row = under_way.pop_front().expect("there are fifty");
-            correct(&mut order, row, RESERVED[row as usize], PER_NANO, 1, true);
-            replace(&mut order, row, 1, true).expect("sound");
+            correct(&mut order, row, RESERVED[row as usize], PER_NANO, 1, true).expect("sound");
         }
     }
     assert!(served[0].abs_diff(served[1]) < 1_000, "{served:?}");
+}
+
+#[test]
+fn a_newcomer_whose_earlier_request_is_corrected_keeps_its_turn() {
+    let mut order = PlainOrder::new();
+    for row in 0..3 {
+        join(&mut order, row, 1, 1).expect("sound");
+    }
+    correct(&mut order, 0, 16, 1, 1, true).expect("sound");
+    assert_eq!(first(&order), Ok(Some(0)));
+    // It used more than it was charged for, and so has a lead now.
+    correct(&mut order, 0, 1, 16, 1, true).expect("sound");
+    assert_eq!(first(&order), Ok(Some(1)));
 }
 
 #[test]
@@ -430,8 +445,7 @@ fn a_key_that_reserves_more_than_it_uses_is_served_by_what_it_uses() {
     let mut pending: Option<(u64, u64)> = None;
     for _ in 0..10_000 {
         if let Some((row, charged)) = pending.take() {
-            correct(&mut order, row, charged, 1_000, 1, true);
-            replace(&mut order, row, 1, true).expect("sound");
+            correct(&mut order, row, charged, 1_000, 1, true).expect("sound");
         }
         let row = first(&order).expect("sound").expect("both wait");
         let charged = if row == 0 { 16_000 } else { 1_000 };
@@ -456,8 +470,7 @@ fn keys_that_hold_for_long_and_keys_that_hold_briefly_share_by_time() {
         // What it will be is not known when it is granted.
         order.serve(second, 1, true);
         let used = if row == 0 { 20 * second } else { second };
-        correct(&mut order, row, second, used, 1, true);
-        replace(&mut order, row, 1, true).expect("sound");
+        correct(&mut order, row, second, used, 1, true).expect("sound");
         held[row as usize] += used / second;
     }
     assert!(held[0].abs_diff(held[1]) <= 21, "{held:?}");

@@ -80,15 +80,14 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Corrects what a key was charged at `charged_at`, and places it anew.
+    /// Corrects what a key was charged at `charged_at`.
     fn correct(&self, row: u64, charged: Served, used: Served, charged_at: u64) {
         let order = &mut OrderWords::of(self.shard.memory);
         let Some(since) = order::contended_since(order) else {
             return;
         };
         let weight = self.shard.weight_of(row);
-        order::correct(order, row, charged, used, weight, charged_at >= since);
-        if order::replace(order, row, weight, true).is_err() {
+        if order::correct(order, row, charged, used, weight, charged_at >= since).is_err() {
             self.rebuild_order(Extent::Whole);
         }
     }
