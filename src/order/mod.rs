@@ -131,6 +131,9 @@ pub(crate) fn begin(order: &mut (impl OrderMut + ?Sized), row: u64) {
 
 /// Orders a key again that was ordered before everything was [cleared](clear).
 pub(crate) fn restore(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64) -> Result<(), Damaged> {
+    if place(order, row) != Place::Nowhere {
+        return Err(Damaged);
+    }
     insert(order, row, weight)
 }
 
@@ -149,8 +152,8 @@ fn insert(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64) -> Result
 /// Takes a key out of the order, if it is there: it no longer waits, or waits for something of its own. Once nobody is
 /// ordered, all leads end.
 pub(crate) fn leave(order: &mut (impl OrderMut + ?Sized), row: u64) -> Result<(), Damaged> {
-    if remove(order, row)? && is_empty(order) {
-        end_contention(order);
+    if remove(order, row)? {
+        end_if_empty(order);
     }
     Ok(())
 }
@@ -169,7 +172,11 @@ fn remove(order: &mut (impl OrderMut + ?Sized), row: u64) -> Result<bool, Damage
     Ok(true)
 }
 
-fn end_contention(order: &mut (impl OrderMut + ?Sized)) {
+/// Ends all leads if nobody is ordered any more.
+pub(crate) fn end_if_empty(order: &mut (impl OrderMut + ?Sized)) {
+    if !is_empty(order) {
+        return;
+    }
     let now = order.load(OrderWord::VirtualTime);
     let latest = order.load(OrderWord::LatestTag);
     // Farther ahead than any tag can be, it is damage.
@@ -291,9 +298,7 @@ pub(crate) fn replace(
     if waits {
         return insert(order, row, weight);
     }
-    if is_empty(order) {
-        end_contention(order);
-    }
+    end_if_empty(order);
     Ok(())
 }
 

@@ -338,6 +338,19 @@ fn a_key_that_reserves_too_much_gets_its_share_of_what_is_used_however_late_that
 }
 
 #[test]
+fn a_key_is_restored_once_even_if_a_damaged_queue_has_two_heads() {
+    let mut order = PlainOrder::new();
+    for row in 0..2 {
+        join(&mut order, row, 1, 1).expect("sound");
+    }
+    clear(&mut order, 0..KEYS);
+    restore(&mut order, 0, 1).expect("sound");
+    assert_eq!(restore(&mut order, 0, 1), Err(Damaged));
+    restore(&mut order, 1, 1).expect("sound");
+    assert!(is_consistent(&order));
+}
+
+#[test]
 fn a_newcomer_whose_earlier_request_is_corrected_keeps_its_turn() {
     let mut order = PlainOrder::new();
     for row in 0..3 {

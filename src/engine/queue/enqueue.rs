@@ -20,6 +20,10 @@ use crate::shm::probes;
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::futex::{self, FutexValue};
 
+/// When no more tickets than this are free, keys that share them get one only if they have fewer than are free. It bounds
+/// what is counted under the lock.
+const SHARED_TICKETS: u64 = 1_024;
+
 /// A ticket that was just taken.
 struct Enqueued<'a> {
     ticket: TicketReference,
@@ -184,13 +188,13 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// Whether a key that shares tickets with others has as many of them as are free. So one that is alone gets half.
+    /// Whether a key that shares tickets with others has as many of them as are free, if no more than [`SHARED_TICKETS`] are.
     fn has_its_share_of_tickets(&self, row: Row<'_>) -> bool {
         let memory = self.shard.memory;
         let queued = memory.control().queued.load(Ordering::Relaxed);
         let free = memory.ticket_capacity().saturating_sub(queued);
-        // No key has more tickets than are queued altogether, so they are rarely counted.
-        if !self.shard.set.has_overall() || queued < free {
+        // No key has more tickets than are queued altogether. More than a few are not counted under the lock.
+        if !self.shard.set.has_overall() || queued < free || free > SHARED_TICKETS {
             return false;
         }
         let queue = QueueWords::reading(memory);

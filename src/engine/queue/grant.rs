@@ -416,11 +416,16 @@ impl<'a> LockedShard<'a> {
             wait: self.throttles(row, costs),
             by_others: shard.wants_for_a_hold(costs),
         };
+        // Once its key's own limits admit it, it joins the order, and only then does it wait for what all keys share.
+        let joins_later = self.asks_for_overall(costs) && self.is_refused_by_key(row, costs);
         for (index, cost) in costs.iter() {
-            // A shadow limit blocks nobody.
-            let Some(limit) = shard.limits.get(index).filter(|limit| !limit.shadow) else {
+            let Some(limit) = shard.limits.get(index) else {
                 continue;
             };
+            // A shadow limit blocks nobody.
+            if limit.shadow || (joins_later && limit.is_overall()) {
+                continue;
+            }
             match limit.of(row).verdict(row, self.now, cost) {
                 Assessment::Refused { retry_after: None } => blocked.by_others = true,
                 Assessment::Refused {

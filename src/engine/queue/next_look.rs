@@ -206,7 +206,12 @@ impl SegmentEngine {
         wait: LockWait,
     ) -> Result<(), Box<Error>> {
         let now = boot_nanos();
-        if now < waiting.next_liveness_check {
+        // Whoever moves a virtual clock to where a lease expires looks once.
+        let lease_is_over = self.clock.as_virtual().is_some_and(|clock| {
+            let shard = shard.by_its_definition();
+            shard.has_leases && shard.first_expiry() <= clock.nanos()
+        });
+        if now < waiting.next_liveness_check && !lease_is_over {
             return Ok(());
         }
         waiting.next_liveness_check = now.saturating_add(waiting.slice);

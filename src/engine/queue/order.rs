@@ -45,7 +45,7 @@ impl ShardAt<'_> {
     }
 
     /// Whether something that the key of a row has for itself refuses the costs now, throttling included.
-    fn is_refused_by_key(&self, row: Row<'_>, costs: &Costs) -> bool {
+    pub(in crate::engine) fn is_refused_by_key(&self, row: Row<'_>, costs: &Costs) -> bool {
         let rules = self.shard.of(row).rules;
         let refuses = |(index, cost): (usize, u64)| {
             let limit = rules.limits.get(index).filter(|limit| !limit.is_overall());

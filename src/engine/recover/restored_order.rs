@@ -37,9 +37,9 @@ impl LockedShard<'_> {
             .collect();
         sort_by(&mut heads, |one, other| one < other);
         for (_, row) in heads {
-            // Cannot fail: all places are clear, there is room for each, and a key has two heads only if its queue is
-            // damaged, which is found when it is served.
+            // All places are clear, and there is room for each. If a damaged queue has two heads, the earlier one counts.
             let _ = order::restore(&mut order, row, self.shard.weight_of(row));
         }
+        order::end_if_empty(&mut order);
     }
 }

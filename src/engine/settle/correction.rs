@@ -95,6 +95,20 @@ impl LockedShard<'_> {
     /// Corrects what a key was charged for a hold that was just freed, by how long it was held while others waited.
     #[cold]
     pub(in crate::engine) fn correct_freed(&self, index: u64) {
+        if let Some(hold) = self.shard.memory.hold(index) {
+            let indexes = self.shard.held_indexes.iter().copied();
+            let amounts = hold.amounts().iter().map(|amount| amount.load(Ordering::Relaxed));
+            self.correct_given_back(index, indexes.zip(amounts));
+        }
+    }
+
+    /// The same for some places of a hold, by limit: their lease has expired.
+    #[cold]
+    pub(in crate::engine) fn correct_given_back(
+        &self,
+        index: u64,
+        amounts: impl Iterator<Item = (usize, u64)>,
+    ) {
         let memory = self.shard.memory;
         let (Some(hold), Some(words)) = (memory.hold(index), memory.hold_order(index)) else {
             return;
@@ -116,9 +130,7 @@ impl LockedShard<'_> {
             order.mean_held.store(mean.max(1), Ordering::Relaxed);
         }
         let held_meanwhile = self.now.monotonic.saturating_sub(taken_at.max(since));
-        let indexes = self.shard.held_indexes.iter().copied();
-        let amounts = hold.amounts().iter().map(|amount| amount.load(Ordering::Relaxed));
-        let for_places = self.charge_for_places(indexes.zip(amounts), held_meanwhile);
+        let for_places = self.charge_for_places(amounts, held_meanwhile);
         let is_own = words.serial.load(Ordering::Relaxed) == hold.serial().load(Ordering::Relaxed);
         let [charged, used] = if is_own {
             [&words.charged, &words.used].map(|word| word.load(Ordering::Relaxed))

@@ -257,6 +257,7 @@ impl LockedShard<'_> {
             transaction.count(&control.expired, 1);
         }
         self.shard.commit(&mut transaction)?;
+        self.correct_given_back(index, given_back());
         let set = self.shard.set;
         for (index, amount) in given_back() {
             probes::lease_expired::fire(|| {

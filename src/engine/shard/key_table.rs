@@ -317,11 +317,12 @@ impl<'a> LockedShard<'a> {
         for limit in &shard.limits {
             limit.forget(row, &mut transaction);
         }
-        shard.commit(&mut transaction)?;
+        // Before the commit, so that the key never has the lead of the one before it. If this is undone, that one loses it.
         if let Some(of_row) = shard.memory.row_order(index) {
             order::begin(&mut OrderWords::of(shard.memory), index);
             of_row.mean_held.store(0, Ordering::Relaxed);
         }
+        shard.commit(&mut transaction)?;
         Ok(Ok(row))
     }
 }

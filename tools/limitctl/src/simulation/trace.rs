@@ -118,6 +118,19 @@ impl<R: BufRead> Trace<R> {
                 "at_ms {at_ms} is after the year 2262: write milliseconds since the Unix epoch"
             )));
         }
+        if let Action::Take(Take {
+            ends: Ends::ByTime(timing),
+            ..
+        }) = &action
+            && at_ms
+                .saturating_add(timing.wait_ms.unwrap_or_default())
+                .saturating_add(timing.hold_ms)
+                > LATEST_MS
+        {
+            return Err(self.mistake(
+                "it would wait and hold until after the year 2262: write `wait_ms` and `hold_ms` in milliseconds",
+            ));
+        }
         if at_ms < self.latest_ms {
             return Err(self.mistake(&format!(
                 "time runs backwards, from at_ms {} to {at_ms}: sort the trace by at_ms",
@@ -425,6 +438,14 @@ mod tests {
             ),
             ("{\"at_ms\": 1, \"release\": 1, \"usage\": {}}", &["one of three"]),
             ("{\"at_ms\": 1, \"settle\": 1}", &["add `usage`"]),
+            (
+                "{\"at_ms\": 1, \"set\": \"a\", \"hold_ms\": 9223372036854}",
+                &["until after the year 2262"],
+            ),
+            (
+                "{\"at_ms\": 1, \"set\": \"a\", \"wait_ms\": 18446744073709551615}",
+                &["until after the year 2262"],
+            ),
             (
                 "{\"at_ms\": 9223372036855, \"release\": 1}",
                 &["after the year 2262"],

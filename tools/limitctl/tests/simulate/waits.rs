@@ -83,6 +83,68 @@ fn simulate(declaration: &str, other: Option<&str>, events: &[Value], arguments:
     run_command(command.args(arguments))
 }
 
+/// A place of all keys, which is given to another once its lease has expired.
+fn leased() -> String {
+    PLACES.replace("capacity = 2", "capacity = 1, lease = \"30s\"")
+}
+
+#[test]
+fn a_request_that_waits_gets_a_place_whose_lease_has_expired_when_it_expires() {
+    let events = [request(0, "a", 0, 500_000), request(1_000, "b", 1_000_000, 10)];
+    assert_eq!(
+        decisions(&leased(), &events),
+        [(0, true, 0), (1_000, true, 29_000)]
+    );
+}
+
+#[test]
+fn a_key_that_lets_its_leases_expire_is_charged_for_them_as_if_it_had_given_back() {
+    for hold_ms in [29_000, 500_000] {
+        let mut events = vec![request(0, "first", 0, 5_000)];
+        for at_ms in (10..90).step_by(2) {
+            events.push(request(at_ms, "long", 10_000_000, hold_ms));
+            events.push(request(at_ms + 1, "short", 10_000_000, 1_000));
+        }
+        let run = replay_declaration(&leased(), &events).ended(0);
+        let keys: Vec<Value> = run
+            .json_lines()
+            .into_iter()
+            .map(|verdict| verdict["key"].clone())
+            .collect();
+        let long = keys.iter().take(13).filter(|key| **key == "long").count();
+        assert!(long <= 2, "{hold_ms}: {keys:?}");
+    }
+}
+
+#[test]
+fn a_key_joins_those_that_wait_for_what_all_share_as_soon_as_its_own_limits_admit_it() {
+    let declaration = r#"
+[[set]]
+name = "llm"
+keyed = 100
+limit = [
+    { name = "units", kind = "rate", capacity = 10, window = "10s", scope = "all_keys" },
+    { name = "own", kind = "rate", capacity = 1, window = "5s" },
+]
+"#;
+    let request = |at_ms: u64, key: &str, units: u64, wait_ms: Option<u64>| json!({"at_ms": at_ms, "set": "llm", "key": key, "cost": {"units": units, "own": 1}, "wait_ms": wait_ms});
+    let events = [
+        request(0, "first", 10, None),
+        request(0, "early", 0, None),
+        request(10, "large", 9, Some(100_000)),
+        // Its own limit admits it at 5 s, before the next comes, and what all share long after that.
+        request(20, "early", 8, Some(100_000)),
+        request(6_500, "late", 8, Some(100_000)),
+    ];
+    let run = replay_declaration(declaration, &events).ended(0);
+    let keys: Vec<Value> = run
+        .json_lines()
+        .into_iter()
+        .map(|verdict| verdict["key"].clone())
+        .collect();
+    assert_eq!(keys, ["first", "early", "large", "early", "late"]);
+}
+
 #[test]
 fn the_summary_says_what_each_key_got_of_what_all_share() {
     let key = |number| if number == 7 { "quiet" } else { "noisy" };
