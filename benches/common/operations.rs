@@ -277,17 +277,10 @@ fn check_shared_key(place: Place<'_>) -> Operation {
     for asked in duty.ask().expect("works") {
         let granted = asked.request().wanted;
         let reply = LeaseReply {
-            sequence: asked.request().sequence,
-            granted,
-            remaining: HOUR,
             share: granted,
             grant_number: 1,
-            drained_in: Duration::ZERO,
-            ceiling: u64::MAX,
-            hosts: 1,
-            quarantine: Duration::ZERO,
             available: granted,
-            free_in: Duration::ZERO,
+            ..LeaseReply::granting(asked.request(), granted, HOUR)
         };
         duty.install(&asked, &reply).expect("works");
     }

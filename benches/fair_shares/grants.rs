@@ -1,4 +1,4 @@
-//! What it takes to give a place back and grant it to the next of many that wait.
+//! The cost of giving a place back and granting it to the next of many waiters.
 
 use std::collections::HashMap;
 use std::future::Future;

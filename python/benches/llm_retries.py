@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
-import json
 import logging
 import multiprocessing
 import os
@@ -31,8 +30,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+
+import provider
 
 import shmlimit as sl
 from shmlimit import llm
@@ -69,24 +69,8 @@ class Provider:
 
 def serve(line: Connection, window: float) -> None:
     """The main function of the provider's process: tells its port, and at the end what it counted."""
-    provider = Provider(window)
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A client may leave before it is answered, and asyncio would report how that ended.
-        with suppress(asyncio.CancelledError, ConnectionError):
-            while question := await reader.readline():
-                answer = provider.answer(int(question))
-                await asyncio.sleep(random.uniform(0.05, 0.3) if answer["status"] == 200 else 0)
-                writer.write(json.dumps(answer).encode() + b"\n")
-        writer.close()
-
-    async def main() -> None:
-        server = await asyncio.start_server(handle, "127.0.0.1", 0)
-        line.send(server.sockets[0].getsockname()[1])
-        await asyncio.to_thread(line.recv)
-        line.send((provider.served, provider.tokens, provider.refused))
-
-    asyncio.run(main())
+    counts = Provider(window)
+    provider.serve(line, counts.answer, (0.05, 0.3), lambda: (counts.served, counts.tokens, counts.refused))
 
 
 Send = Callable[[int], Awaitable[Any]]
@@ -222,10 +206,7 @@ def work(contender: str, directory: Path, port: int, seconds: float, window: flo
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
         async def send(prompt: int) -> Any:
-            writer.write(b"%d\n" % prompt)
-            answer = json.loads(await reader.readline())
-            headers = {"retry-after": answer["retry_after"]} if "retry_after" in answer else {}
-            return SimpleNamespace(status_code=answer["status"], headers=headers, usage=answer.get("usage"))
+            return await provider.ask(reader, writer, prompt)
 
         # In Python 3.10, that of asyncio is another.
         with suppress(TimeoutError, asyncio.TimeoutError):
@@ -243,8 +224,8 @@ def measure(contender: str, seconds: float, window: float) -> None:
     """Lets the clients ask for a while, and prints what the provider counted."""
     context = multiprocessing.get_context("spawn")
     line, providers_end = context.Pipe()
-    provider = context.Process(target=serve, args=(providers_end, window))
-    provider.start()
+    server = context.Process(target=serve, args=(providers_end, window))
+    server.start()
     port = line.recv()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, ExitStack() as servers:
         if contender == "LiteLLM's router":
@@ -259,7 +240,7 @@ def measure(contender: str, seconds: float, window: float) -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
     line.send("stop")
     served, tokens, refused = line.recv()
-    provider.join()
+    server.join()
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(f"{contender:22}{served:10,}{tokens:12,}{refused:10,}{processor:12.1f} s", flush=True)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 import multiprocessing
 import random
@@ -23,8 +22,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+
+import provider
 
 import shmlimit as sl
 from shmlimit import llm
@@ -58,8 +58,9 @@ def serve(line: Connection, refuses_after: float) -> None:
     served: list[tuple[str, float, int]] = []
     refusals_left = 1
 
-    def answer(tenant: str, prompt: int) -> dict[str, Any]:
+    def answer(question: tuple[str, int]) -> dict[str, Any]:
         nonlocal refusals_left
+        tenant, prompt = question
         now = time.monotonic() - begun
         if now >= refuses_after and refusals_left:
             refusals_left -= 1
@@ -68,22 +69,7 @@ def serve(line: Connection, refuses_after: float) -> None:
         served.append((tenant, now, prompt + output))
         return {"status": 200, "usage": {"prompt_tokens": prompt, "completion_tokens": output}}
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A client may be killed, and asyncio would report how that ended.
-        with suppress(asyncio.CancelledError, ConnectionError):
-            while question := await reader.readline():
-                reply = answer(*json.loads(question))
-                await asyncio.sleep(random.uniform(0.2, 0.8) if reply["status"] == 200 else 0)
-                writer.write(json.dumps(reply).encode() + b"\n")
-        writer.close()
-
-    async def main() -> None:
-        server = await asyncio.start_server(handle, "127.0.0.1", 0)
-        line.send(server.sockets[0].getsockname()[1])
-        await asyncio.to_thread(line.recv)
-        line.send(served)
-
-    asyncio.run(main())
+    provider.serve(line, answer, (0.2, 0.8), lambda: served)
 
 
 def work(directory: Path, shared: bool, port: int, seconds: float) -> None:
@@ -99,10 +85,7 @@ def work(directory: Path, shared: bool, port: int, seconds: float) -> None:
             with suppress(sl.AcquireTimeout):
                 waits = limits.acquire_async({"tokens": prompt + LONGEST_ANSWER}, timeout=left, **client)
                 async with llm.Call(waits) as call:
-                    writer.write(json.dumps([tenant, prompt]).encode() + b"\n")
-                    answer = json.loads(await reader.readline())
-                    headers = {"retry-after": answer["retry_after"]} if "retry_after" in answer else {}
-                    call.note(SimpleNamespace(status_code=answer["status"], headers=headers, usage=answer.get("usage")))
+                    call.note(await provider.ask(reader, writer, (tenant, prompt)))
             await asyncio.sleep(pause)
         writer.close()
 
@@ -121,8 +104,8 @@ def run(shared: bool, seconds: float) -> Series:
     """The tokens that each tenant was served in each second."""
     context = multiprocessing.get_context("spawn")
     line, providers_end = context.Pipe()
-    provider = context.Process(target=serve, args=(providers_end, seconds / 3))
-    provider.start()
+    server = context.Process(target=serve, args=(providers_end, seconds / 3))
+    server.start()
     port = line.recv()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         until = time.monotonic() + seconds
@@ -145,7 +128,7 @@ def run(shared: bool, seconds: float) -> Series:
             pass  # no place is lost
     line.send("stop")
     served = line.recv()
-    provider.join()
+    server.join()
     series: Series = {tenant: [0] * int(seconds) for tenant in TENANTS}
     for tenant, at, tokens in served:
         if at < int(seconds):

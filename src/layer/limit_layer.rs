@@ -74,7 +74,7 @@ impl<E> LimitLayer<E> {
     /// Which responses of the service mean that the request never happened: everything that it took comes back, holds, and
     /// rates whose algorithms still [refund](crate::Algorithm#what-comes-back) it, and an
     /// [adaptive](crate::Limit::adaptive) limit learns nothing from it. By default, refusals by limits further in:
-    /// [`refused_inside`](super::refused_inside()). `is_unused` replaces that.
+    /// [`refused_inside`](super::refused_inside()). `is_unused` takes the place of that default.
     ///
     /// Networks ([`Demand::address`](super::Demand::address)) hold nothing, and what they were charged stays.
     ///

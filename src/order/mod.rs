@@ -238,20 +238,20 @@ pub(crate) fn contended_since(order: &(impl Order + ?Sized)) -> Option<u64> {
     (!is_empty(order)).then(|| order.load(OrderWord::Contention) >> 1)
 }
 
-/// Corrects what a key was charged by what it turned out to use: downwards only if it was charged in this contention
-/// (`charged_here`), and not below its floor. If that changes its place, it is placed anew; a newcomer that still has no
-/// lead keeps its turn.
+/// Corrects what a key was charged at `charged_at` by what it turned out to use: downwards only if it was charged in this
+/// contention, and not below its floor. If that changes its place, it is placed anew; a newcomer that still has no lead
+/// keeps its turn. While nobody is ordered, nothing is corrected.
 pub(crate) fn correct(
     order: &mut (impl OrderMut + ?Sized),
     row: u64,
     charged: Served,
     used: Served,
     weight: u64,
-    charged_here: bool,
+    charged_at: u64,
 ) -> Result<(), Damaged> {
-    if is_empty(order) {
+    let Some(since) = contended_since(order) else {
         return Ok(());
-    }
+    };
     let now = order.load(OrderWord::VirtualTime);
     let by_weight = weight.max(1);
     let (charged, used) = (charged.min(MAX_COST) / by_weight, used.min(MAX_COST) / by_weight);
@@ -263,7 +263,7 @@ pub(crate) fn correct(
             Place::Newcomer | Place::Nowhere => now.wrapping_add(lead(order, row)),
         };
         store_tag(order, row, from.wrapping_add(used - charged), now, 0);
-    } else if charged_here {
+    } else if charged_at >= since {
         let lower = tag.wrapping_sub(charged - used);
         let floor = order.load_key(row, KeyWord::Floor);
         order.store_key(row, KeyWord::Tag, later(lower, floor));

@@ -258,7 +258,7 @@ fn step(dice: &mut fastrand::Rng, order: &mut PlainOrder, model: &mut Model, wei
         }
         2..5 => {
             let (charged, here) = (dice.u64(..=most), dice.bool());
-            correct(order, row, charged, cost, weight, here).expect("sound");
+            correct(order, row, charged, cost, weight, u64::from(here)).expect("sound");
             model.correct(
                 row,
                 i128::from(charged),
@@ -284,7 +284,7 @@ fn it_is_what_a_scan_of_all_keys_says() {
         let mut dice = fastrand::Rng::with_seed(seed);
         let (mut order, mut model) = (PlainOrder::new(), Model::default());
         let mut weights: Vec<u64> = (0..KEYS).map(|_| dice.u64(1..=1_000)).collect();
-        // Equal tags, usual ones, and some beyond the largest lead.
+        // Costs that make many tags equal, ordinary ones, and some beyond the largest lead.
         let most = [3, 1 << 20, 1 << 40, MAX_LEAD * 3][seed as usize % 4];
         for _ in 0..3_000 {
             step(&mut dice, &mut order, &mut model, &mut weights, most);
@@ -331,7 +331,7 @@ fn a_key_that_reserves_too_much_gets_its_share_of_what_is_used_however_late_that
         under_way.push_back(row);
         if under_way.len() > 50 {
             let row = under_way.pop_front().expect("there are fifty");
-            correct(&mut order, row, RESERVED[row as usize], PER_NANO, 1, true).expect("sound");
+            correct(&mut order, row, RESERVED[row as usize], PER_NANO, 1, 1).expect("sound");
         }
     }
     assert!(served[0].abs_diff(served[1]) < 1_000, "{served:?}");
@@ -356,10 +356,10 @@ fn a_newcomer_whose_earlier_request_is_corrected_keeps_its_turn() {
     for row in 0..3 {
         join(&mut order, row, 1, 1).expect("sound");
     }
-    correct(&mut order, 0, 16, 1, 1, true).expect("sound");
+    correct(&mut order, 0, 16, 1, 1, 1).expect("sound");
     assert_eq!(first(&order), Ok(Some(0)));
     // It used more than it was charged for, and so has a lead now.
-    correct(&mut order, 0, 1, 16, 1, true).expect("sound");
+    correct(&mut order, 0, 1, 16, 1, 1).expect("sound");
     assert_eq!(first(&order), Ok(Some(1)));
 }
 
@@ -458,7 +458,7 @@ fn a_key_that_reserves_more_than_it_uses_is_served_by_what_it_uses() {
     let mut pending: Option<(u64, u64)> = None;
     for _ in 0..10_000 {
         if let Some((row, charged)) = pending.take() {
-            correct(&mut order, row, charged, 1_000, 1, true).expect("sound");
+            correct(&mut order, row, charged, 1_000, 1, 1).expect("sound");
         }
         let row = first(&order).expect("sound").expect("both wait");
         let charged = if row == 0 { 16_000 } else { 1_000 };
@@ -483,7 +483,7 @@ fn keys_that_hold_for_long_and_keys_that_hold_briefly_share_by_time() {
         // What it will be is not known when it is granted.
         order.serve(second, 1, true);
         let used = if row == 0 { 20 * second } else { second };
-        correct(&mut order, row, second, used, 1, true).expect("sound");
+        correct(&mut order, row, second, used, 1, 1).expect("sound");
         held[row as usize] += used / second;
     }
     assert!(held[0].abs_diff(held[1]) <= 21, "{held:?}");

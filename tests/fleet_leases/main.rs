@@ -63,17 +63,10 @@ fn says_why_nothing_is_leased() {
         // Other hosts have everything there is.
         let asked = host.duty.ask().expect("works").remove(0);
         let nothing = LeaseReply {
-            sequence: asked.request().sequence,
-            granted: 0,
-            remaining: LEASE,
             share: 1,
             grant_number: 1,
-            drained_in: Duration::ZERO,
-            ceiling: u64::MAX,
             hosts: 2,
-            quarantine: Duration::ZERO,
-            available: 0,
-            free_in: Duration::ZERO,
+            ..LeaseReply::granting(asked.request(), 0, LEASE)
         };
         host.duty.install(&asked, &nothing).expect("works");
         assert_eq!(reason(&host), RefusalReason::Lease);

@@ -123,17 +123,9 @@ fn duty_passes_on_when_its_process_is_stopped_and_its_answer_comes_too_late() {
             assert!(!duty.is_held(), "it is another's");
             // An answer that never was.
             let reply = LeaseReply {
-                sequence: asked.request().sequence,
-                granted: asked.request().wanted,
-                remaining: Duration::from_secs(3600),
                 share: 1,
                 grant_number: 7,
-                drained_in: Duration::ZERO,
-                ceiling: u64::MAX,
-                hosts: 1,
-                quarantine: Duration::ZERO,
-                available: 0,
-                free_in: Duration::ZERO,
+                ..LeaseReply::granting(asked.request(), asked.request().wanted, Duration::from_secs(3600))
             };
             duty.report(&asked, StoreProblem::Unreachable, TIMEOUT)
                 .expect("works");

@@ -110,17 +110,9 @@ pub fn ask_store(segment: &Segment) {
 
 fn granting(request: &LeaseRequest) -> LeaseReply {
     LeaseReply {
-        sequence: request.sequence,
-        granted: request.wanted,
-        remaining: Duration::from_secs(1),
         share: 1,
         grant_number: request.sequence,
-        drained_in: Duration::ZERO,
-        ceiling: u64::MAX,
-        hosts: 1,
-        quarantine: Duration::ZERO,
-        available: 0,
-        free_in: Duration::ZERO,
+        ..LeaseReply::granting(request, request.wanted, Duration::from_secs(1))
     }
 }
 

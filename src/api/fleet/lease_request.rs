@@ -213,3 +213,23 @@ pub struct LeaseReply {
     /// limits that all requests share.
     pub free_in: Duration,
 }
+
+impl LeaseReply {
+    /// An answer that grants so many units, for so long, as a store gives whose only host this is and which has nothing
+    /// left. Its other fields are for the caller to set.
+    pub fn granting(request: &LeaseRequest, granted: u64, remaining: Duration) -> Self {
+        Self {
+            sequence: request.sequence,
+            granted,
+            remaining,
+            share: 0,
+            grant_number: 0,
+            drained_in: Duration::ZERO,
+            ceiling: u64::MAX,
+            hosts: 1,
+            quarantine: Duration::ZERO,
+            available: 0,
+            free_in: Duration::ZERO,
+        }
+    }
+}

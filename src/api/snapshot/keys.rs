@@ -50,7 +50,8 @@ pub struct KeySnapshot {
     pub of_dead: u64,
     /// Requests in its queue.
     pub waiting: u64,
-    /// How it stands among the keys that wait for [limits of all keys](crate::Limit::scope), if its first request does.
+    /// Its standing among the keys that wait for [limits of all keys](crate::Limit::scope), if the first request in its queue
+    /// is one of those.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_order: Option<KeyInOrder>,
     /// Whether it lies in the second of the two buckets that it may be in.

@@ -60,13 +60,13 @@ use crate::words::words;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Theoretical arrival time: capacity per window, replenished continuously, up to the burst at once. At most
+    /// Theoretical arrival time: capacity per window, replenished continuously, up to the burst at once. Admits at most
     /// capacity + burst - 1 in any window.
     #[default]
     Gcra,
-    /// A bucket that refills continuously, up to the burst. At most capacity + burst - 1 in any window.
+    /// A bucket that refills continuously, up to the burst. Admits at most capacity + burst - 1 in any window.
     TokenBucket,
-    /// A bucket that drains continuously and refuses what would overflow it. At most capacity + burst - 1 in any
+    /// A bucket that drains continuously and refuses what would overflow it. Admits at most capacity + burst - 1 in any
     /// window.
     LeakyBucket,
     /// A counter per window. Twice the capacity may pass across a boundary.
@@ -75,7 +75,7 @@ pub enum Algorithm {
     /// [entries](crate::Limit::entries), units come back late, by up to a 1024th of the window, or a 64th for a key.
     SlidingWindow,
     /// Sub-windows, the oldest weighted by the share of it that remains: cheap at any capacity. They begin at
-    /// multiples of their length since the Unix epoch, by the wall clock at the creation of the segment. At most
+    /// multiples of their length since the Unix epoch, by the wall clock at the creation of the segment. Admits at most
     /// 2 x capacity - 1 in any window, and the capacity in any stretch shorter by a sub-window. `retry_after` may
     /// exceed the window by up to one sub-window, depending on where the instant falls between their boundaries.
     SlidingWindowCounter,

@@ -130,8 +130,8 @@ impl<'a> LockedShard<'a> {
         Ok(None)
     }
 
-    /// Places the key of a row anew, after it was charged for the request with which it was first and that has left its
-    /// queue.
+    /// Puts the key of a row back where it belongs in the order, or takes it out, once the request that was first has been
+    /// charged and has left the queue.
     pub(in crate::engine) fn replace_in_order(&self, row: u64) {
         let waits = self.head_to_order(row).is_some();
         let weight = self.shard.weight_of(row);

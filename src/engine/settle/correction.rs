@@ -36,7 +36,7 @@ impl RuledShard<'_> {
 }
 
 impl ShardAt<'_> {
-    /// The charge for places that are held for `held` nanoseconds.
+    /// The charge for holding places for `held` nanoseconds.
     fn charge_for_places(&self, amounts: impl Iterator<Item = (usize, u64)>, held: u64) -> Served {
         let row = self.shard.absent_row();
         let charges = amounts.filter_map(|(index, amount)| {
@@ -83,11 +83,8 @@ impl LockedShard<'_> {
     /// Corrects what a key was charged at `charged_at`.
     fn correct(&self, row: u64, charged: Served, used: Served, charged_at: u64) {
         let order = &mut OrderWords::of(self.shard.memory);
-        let Some(since) = order::contended_since(order) else {
-            return;
-        };
         let weight = self.shard.weight_of(row);
-        if order::correct(order, row, charged, used, weight, charged_at >= since).is_err() {
+        if order::correct(order, row, charged, used, weight, charged_at).is_err() {
             self.rebuild_order(Extent::Whole);
         }
     }

@@ -158,7 +158,7 @@ impl ShardGeometry {
         }
     }
 
-    /// Where the row at `index` has its part of the order among keys, and how many bytes that is.
+    /// The offset of the part of the order among keys that is kept in the row at `index`, and its size in bytes.
     pub(crate) fn row_order(&self, index: u64) -> (u64, u64) {
         let in_row = self.row_head + 8 * self.shape.state_words;
         let size = self.shape.orders() * size_of::<RowOrder>() as u64;

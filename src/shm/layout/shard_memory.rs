@@ -262,7 +262,7 @@ impl ShardMemory {
         self.order_entries.get(usize::try_from(index).ok()?)
     }
 
-    /// What the row at `index` has of the order; `None` beyond the table, or if there is no order.
+    /// The part of the order that is kept in the row at `index`; `None` beyond the table, or if there is no order.
     pub(crate) fn row_order(&self, index: u64) -> Option<&RowOrder> {
         if self.order.is_empty() || index >= self.row_count {
             return None;
@@ -272,7 +272,7 @@ impl ShardMemory {
         split_record(words).map(|(order, _)| order)
     }
 
-    /// What the hold at `index` has of the order; `None` beyond the table, or if there is no order.
+    /// The part of the order that is kept in the hold at `index`; `None` beyond the table, or if there is no order.
     pub(crate) fn hold_order(&self, index: u64) -> Option<&HoldOrder> {
         if self.order.is_empty() || index >= self.hold_capacity {
             return None;

@@ -44,17 +44,9 @@ fn shared() -> SetDeclaration {
 pub fn answer(request: &LeaseRequest) -> LeaseReply {
     let granted = if request.sequence == 1 { FIRST } else { SECOND };
     LeaseReply {
-        sequence: request.sequence,
-        granted: granted.min(request.wanted),
-        remaining: LEASE,
         share: FIRST,
         grant_number: request.sequence,
-        drained_in: Duration::ZERO,
-        ceiling: u64::MAX,
-        hosts: 1,
-        quarantine: Duration::ZERO,
-        available: 0,
-        free_in: Duration::ZERO,
+        ..LeaseReply::granting(request, granted.min(request.wanted), LEASE)
     }
 }
 

@@ -42,17 +42,9 @@ fn take_one(set: &LimitSet) {
 /// The answer of a store that grants everything that is asked for, for an hour.
 fn all_of(request: &LeaseRequest, share: u64) -> LeaseReply {
     LeaseReply {
-        sequence: request.sequence,
-        granted: request.wanted,
-        remaining: Duration::from_secs(3600),
         share,
         grant_number: 1,
-        drained_in: Duration::ZERO,
-        ceiling: u64::MAX,
-        hosts: 1,
-        quarantine: Duration::ZERO,
-        available: 0,
-        free_in: Duration::ZERO,
+        ..LeaseReply::granting(request, request.wanted, Duration::from_secs(3600))
     }
 }
 

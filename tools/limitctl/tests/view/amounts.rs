@@ -127,17 +127,9 @@ fn leases_are_shown_in_amounts_of_the_declaration() {
     for asked in asked {
         let request = asked.request();
         let reply = LeaseReply {
-            sequence: request.sequence,
-            granted: request.wanted.min(150),
-            remaining: Duration::from_secs(3_600),
             share: 1_234,
             grant_number: 1,
-            drained_in: Duration::ZERO,
-            ceiling: u64::MAX,
-            hosts: 1,
-            quarantine: Duration::ZERO,
-            available: 0,
-            free_in: Duration::ZERO,
+            ..LeaseReply::granting(request, request.wanted.min(150), Duration::from_secs(3_600))
         };
         duty.install(&asked, &reply).expect("works");
     }
