@@ -119,7 +119,8 @@ impl LockArea {
                 Some(deadline) => deadline.saturating_duration_since(Instant::now()).min(SLICE),
             };
             if slice.is_zero() {
-                return Ok(None);
+                // The lock may have been released while the processor was busy with others.
+                return self.try_lock_mutex();
             }
             if self.is_unrecoverable() {
                 return Err(LockError::Unrecoverable);

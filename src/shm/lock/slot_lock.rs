@@ -116,7 +116,9 @@ impl LockArea {
                 }
             }
             if slice.is_zero() {
-                return None;
+                // The lock may have been released while the processor was busy with others.
+                let own = if has_slept { own.with_waiters() } else { own };
+                return self.replace(SlotWord::FREE, own, false);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::shm::layout::records::LockArea;
 use crate::shm::lock::guard::Guard;
@@ -63,6 +63,22 @@ fn an_owner_that_unlocks_while_it_is_probed_is_not_taken_from() {
     let taken = area.lock_slot(owner(1, 1), LONG, |_| {
         drop(held.take());
         false
+    });
+    assert!(!taken.expect("free").owner_died());
+}
+
+#[test]
+fn a_waiter_that_does_not_run_until_its_time_is_up_finds_a_lock_that_is_free_by_then() {
+    const TIMEOUT: Duration = Duration::from_millis(20);
+    let area = area();
+    let held = std::cell::Cell::new(area.try_lock_slot(owner(0, 1)));
+    let began = Instant::now();
+    let taken = area.lock_slot(owner(1, 1), TIMEOUT, |_| {
+        while began.elapsed() <= TIMEOUT {
+            thread::yield_now();
+        }
+        drop(held.take());
+        true
     });
     assert!(!taken.expect("free").owner_died());
 }
