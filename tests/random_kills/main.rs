@@ -6,6 +6,7 @@ mod plans;
 #[path = "../scene/mod.rs"]
 mod scene;
 mod supervisor;
+mod tenants;
 mod truth;
 
 use std::collections::VecDeque;
@@ -51,6 +52,7 @@ fn declaration(lock: LockKind) -> Declaration {
         );
     plans::declarations()
         .into_iter()
+        .chain([tenants::declaration()])
         .fold(declared, Declaration::add_set)
 }
 
@@ -60,6 +62,7 @@ struct Handles {
     plain: LimitSet,
     mixed: LimitSet,
     plans: [LimitSet; 2],
+    tenants: LimitSet,
 }
 
 fn open(path: &Path) -> Segment {
@@ -76,6 +79,7 @@ impl Handles {
             plain: segment.set("plain").expect("declared"),
             mixed: segment.set("mixed").expect("declared"),
             plans: plans::SETS.map(|set| segment.set(set).expect("declared")),
+            tenants: segment.set(tenants::SET).expect("declared"),
             segment,
         }
     }
@@ -117,7 +121,7 @@ fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Rng, 
         if is_calm && dice.u64(..8) == 0 {
             std::thread::sleep(Duration::from_micros(dice.u64(..500)));
         }
-        match dice.u64(..12) {
+        match dice.u64(..15) {
             0..=2 => {
                 let units = 1 + dice.u64(..3);
                 plain.set_cost("slots", units).expect("declared");
@@ -137,6 +141,11 @@ fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Rng, 
                 holdings.extend(taken.map(|(permit, pool, units)| hold(truth, worker, permit, pool, units)));
             }
             9 => plans.change(dice),
+            10..=12 => {
+                let taken = tenants::acquire(&handles.tenants, dice);
+                holdings
+                    .extend(taken.map(|(permit, units)| hold(truth, worker, permit, Pool::InFlight, units)));
+            }
             _ => {}
         }
         truth.check();
@@ -189,6 +198,7 @@ fn look_on(truth: &Truth, path: &Path) {
         match &*set.name {
             "plain" => check_held(set, SLOTS),
             "mixed" => check_held(set, SEATS),
+            tenants::SET => tenants::check(set),
             _ => plans::check_held(set),
         }
         assert_eq!(set.active + set.of_dead, set.holds.len() as u64, "{set:?}");
@@ -294,6 +304,7 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
     for set in plans::SETS {
         plans::check_that_nothing_is_left(&segment.set(set).expect("declared"));
     }
+    tenants::check_that_nothing_is_left(&segment.set(tenants::SET).expect("declared"));
     let report = segment.recover().expect("works");
     for set in &report.sets {
         assert_eq!(set.problem, None);
@@ -309,10 +320,12 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
         assert!(counts.recoveries > 0, "no lock was ever found with a dead owner");
         assert!(counts.recoveries <= kills, "{counts:?}");
         assert!(counts.reclaimed > 0, "nothing was ever given back for the dead");
+        assert!(counts.waited > 0 || &*set.name != tenants::SET, "nobody waited");
         let (pools, last) = match &*set.name {
             "plain" => (&[Pool::Slots][..], 1),
             "mixed" => (&[Pool::Seats][..], 1),
             "tiered" => (&[Pool::Places(0)][..], 1),
+            tenants::SET => (&[Pool::InFlight][..], 1),
             _ => (&[Pool::Places(1)][..], 1),
         };
         let admitted: u64 = pools.iter().map(|pool| truth.admitted(*pool)).sum();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::scene::held::Held;
 use crate::scene::process::SharedWords;
-use crate::{SEATS, SLOTS, WORKERS, plans};
+use crate::{SEATS, SLOTS, WORKERS, plans, tenants};
 
 /// What may be held at once up to a capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,16 +13,25 @@ pub enum Pool {
     Seats,
     /// Of the key of that number.
     Places(usize),
+    /// Of all tenants together.
+    InFlight,
 }
 
 impl Pool {
-    const ALL: [Self; 4] = [Self::Slots, Self::Seats, Self::Places(0), Self::Places(1)];
+    const ALL: [Self; 5] = [
+        Self::Slots,
+        Self::Seats,
+        Self::Places(0),
+        Self::Places(1),
+        Self::InFlight,
+    ];
 
     fn index(self) -> usize {
         match self {
             Self::Slots => 0,
             Self::Seats => 1,
             Self::Places(key) => 2 + key,
+            Self::InFlight => 4,
         }
     }
 
@@ -32,6 +41,7 @@ impl Pool {
             Self::Slots => SLOTS,
             Self::Seats => SEATS,
             Self::Places(_) => plans::MAX_PLACES,
+            Self::InFlight => tenants::PLACES,
         }
     }
 }
