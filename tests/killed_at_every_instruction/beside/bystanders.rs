@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{ForkResult, Pid, fork};
+use shmlimit::LimitSet;
 
 use crate::beside::clock;
 use crate::operations::subject::Subject;
@@ -127,14 +128,14 @@ impl<'a> Line<'a> {
     }
 
     /// Another process takes a ticket for one of everything, and gives back what it got.
-    pub fn join(&mut self, path: &Path) {
+    pub fn join(&mut self, path: &Path, subject: impl FnOnce(&LimitSet) -> Subject) {
         let admitted_at = &self.admitted_at.words()[self.waiters.len()];
         self.waiters.push(Bystander::start(|| {
             // The victim may be stepped through what it does with the lock.
             let options = clock::options().0.lock_timeout(TIMEOUT);
             let segment = options.open(path).expect("the segment");
             let set = segment.set(SET).expect("declared");
-            let outcome = Subject::of(&set)
+            let outcome = subject(&set)
                 .acquire(&everything(&set, 1), clock::patience())
                 .expect("works");
             let permit = outcome.into_result().expect("served in time");

@@ -175,17 +175,8 @@ struct Post<'a> {
     number: usize,
 }
 
-/// The keys whose limits the crew uses are others than the victim's.
-fn subject(set: &LimitSet, number: usize) -> Subject {
-    if set.is_keyed() {
-        Subject::key(&format!("other {}", number % 3))
-    } else {
-        Subject::of(set)
-    }
-}
-
 fn take_something(set: &LimitSet, number: usize) -> Permit<'_> {
-    let outcome = subject(set, number).try_acquire(&everything(set, COST));
+    let outcome = Subject::of_another(set, number).try_acquire(&everything(set, COST));
     outcome.expect("works").into_result().expect("there is room")
 }
 
@@ -311,7 +302,7 @@ fn settle(post: &Post<'_>) {
 /// Comes with nothing, and gives back what it gets.
 fn ask(post: &Post<'_>) {
     let request = everything(post.set, 1);
-    let subject = subject(post.set, post.number);
+    let subject = Subject::of_another(post.set, post.number);
     post.stand_by();
     post.with_result(|| {
         subject

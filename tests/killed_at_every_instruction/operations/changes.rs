@@ -1,7 +1,7 @@
 //! What is killed of changes to a live segment, of checks, debits and of limits that adapt.
 
 use shmlimit::declare::Adaptive;
-use shmlimit::{Algorithm, Keyed, Limit, SetDeclaration};
+use shmlimit::{Algorithm, Keyed, Limit, LimitSet, Permit, SetDeclaration};
 
 use crate::operations::subject::{KEY, Subject};
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
@@ -55,16 +55,20 @@ fn apply(victim: &Victim) {
 /// The keys that have used something before the change.
 pub const KEYS: [&str; 3] = [KEY, "other 0", "other 1"];
 
-fn apply_to_keys(victim: &Victim) {
-    let set = victim.set();
-    let _held: Vec<_> = KEYS
-        .iter()
+/// Each of them takes something, and not the same.
+pub fn taken_by_keys(set: &LimitSet) -> Vec<Permit<'_>> {
+    KEYS.iter()
         .zip(1..)
         .map(|(key, cost)| {
-            let outcome = Subject::key(key).try_acquire(&everything(&set, cost));
+            let outcome = Subject::key(key).try_acquire(&everything(set, cost));
             outcome.expect("works").into_result().expect("admitted")
         })
-        .collect();
+        .collect()
+}
+
+fn apply_to_keys(victim: &Victim) {
+    let set = victim.set();
+    let _held = taken_by_keys(&set);
     victim.apply(after(keyed()));
 }
 

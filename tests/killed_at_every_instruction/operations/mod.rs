@@ -15,7 +15,7 @@ pub mod waiting;
 
 use std::time::Duration;
 
-use shmlimit::declare::{Align, Amount};
+use shmlimit::declare::{Align, Amount, Scope};
 use shmlimit::fleet::Fleet;
 use shmlimit::{
     Algorithm, Limit, LimitSet, OpenOptions, Permit, Request, Segment, SetDeclaration, VirtualClock,
@@ -106,6 +106,17 @@ impl Operation {
         match self.seed {
             Some(seed) => generated::perform(seed, victim),
             None => (self.run)(victim),
+        }
+    }
+
+    /// For whom the `number`-th beside the victim waits: for the same key where each key has a queue of its own, and for
+    /// another where keys are served in an order.
+    pub fn subject_of_another(&self, set: &LimitSet, number: usize) -> Subject {
+        let is_overall = |limit: &Limit| limit.options().scope() == Scope::AllKeys;
+        if self.set().limits().iter().any(is_overall) {
+            Subject::of_another(set, number)
+        } else {
+            Subject::of(set)
         }
     }
 

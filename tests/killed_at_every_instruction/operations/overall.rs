@@ -5,7 +5,9 @@ use shmlimit::declare::{Scope, WhenFull};
 use shmlimit::{Keyed, Limit, SetDeclaration};
 
 use crate::beside::bystanders::MAX_WAITERS;
+use crate::operations::changes::taken_by_keys;
 use crate::operations::keys::{by_key, evict, reset_a_key};
+use crate::operations::waiting::served;
 use crate::operations::{self, Operation, PLACES, SET, Victim, YEAR, waiting};
 
 /// Rates first, as in the other sets of three limits.
@@ -28,6 +30,23 @@ fn places_and_rates() -> SetDeclaration {
         .add_limit(Limit::concurrency("in_flight", PLACES).scope(Scope::AllKeys))
         .add_limit(Limit::calls("requests", 100, YEAR))
         .add_limit(Limit::rate("tokens", 10_000, YEAR).scope(Scope::AllKeys))
+}
+
+/// More for each key, another rate for all of them, and fewer places than before.
+fn other_rates_and_places() -> SetDeclaration {
+    SetDeclaration::new(SET)
+        .waiters(2)
+        .holds(4)
+        .keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
+        .add_limit(Limit::calls("requests", 1_000, YEAR))
+        .add_limit(Limit::rate("tokens", 5_000, YEAR * 2).scope(Scope::AllKeys))
+        .add_limit(Limit::concurrency("in_flight", 2).scope(Scope::AllKeys))
+}
+
+fn apply(victim: &Victim) {
+    let set = victim.set();
+    let _held = taken_by_keys(&set);
+    victim.apply(other_rates_and_places());
 }
 
 const fn of_all(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
@@ -68,6 +87,24 @@ pub const OVERALL_OPERATIONS: &[Operation] = &[
         )
     },
     of_all("all keys, reset of one", 1, reset_a_key),
+    served(beside(
+        0,
+        "all keys, wait and be served, the first",
+        3,
+        waiting::wait_until_served,
+    )),
+    served(beside(
+        3,
+        "all keys, wait and be served behind 3",
+        3,
+        waiting::wait_until_served,
+    )),
+    served(beside(
+        1,
+        "all keys, wait and be served behind 1",
+        3,
+        waiting::wait_until_served,
+    )),
     beside(
         1,
         "all keys, wait in vain behind 1",
@@ -80,6 +117,11 @@ pub const OVERALL_OPERATIONS: &[Operation] = &[
         2,
         waiting::release_to_the_first,
     ),
+    Operation {
+        applies: true,
+        // The limit of each key, both of all keys, then the generation.
+        ..of_all("all keys, apply, 3 limits", 6, apply)
+    },
     // Who is behind was granted its place together with the victim.
     beside(1, "all keys, claim a grant, 1 behind", 1, waiting::claim_a_grant),
     beside(

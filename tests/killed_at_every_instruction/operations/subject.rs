@@ -21,6 +21,15 @@ impl Subject {
         }
     }
 
+    /// As [`of`](Self::of), for others than the victim: if the set has keys, one of three other keys.
+    pub fn of_another(set: &LimitSet, number: usize) -> Self {
+        if set.is_keyed() {
+            Self::key(&format!("other {}", number % 3))
+        } else {
+            Self::of(set)
+        }
+    }
+
     pub fn key(key: &str) -> Self {
         Self {
             key: Some(key.to_owned()),

@@ -188,7 +188,7 @@ impl Stage {
         let before = self.witness.snapshot().sets[0].tickets.len();
         let operation = self.operation;
         for number in 1..=operation.waiters {
-            line.join(&self.path);
+            line.join(&self.path, |set| operation.subject_of_another(set, number));
             self.wait_until("another waits", |tickets, _| tickets == before + number);
             let this = number - 1..number;
             if others == Others::Running && number > operation.dying.max(operation.silent) {
