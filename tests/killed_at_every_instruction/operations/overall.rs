@@ -7,6 +7,7 @@ use shmlimit::{Keyed, Limit, SetDeclaration};
 use crate::beside::bystanders::MAX_WAITERS;
 use crate::operations::changes::taken_by_keys;
 use crate::operations::keys::{by_key, evict, reset_a_key};
+use crate::operations::subject::Subject;
 use crate::operations::waiting::served;
 use crate::operations::{self, Operation, PLACES, SET, Victim, YEAR, waiting};
 
@@ -47,6 +48,11 @@ fn apply(victim: &Victim) {
     let set = victim.set();
     let _held = taken_by_keys(&set);
     victim.apply(other_rates_and_places());
+}
+
+/// If the victim's own key had held the place, the key behind it would be served first.
+fn cancel_a_grant(victim: &Victim) {
+    waiting::cancel_what_was_held_by(&Subject::of_another(&victim.set(), 0), victim);
 }
 
 const fn of_all(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
@@ -124,10 +130,5 @@ pub const OVERALL_OPERATIONS: &[Operation] = &[
     },
     // Who is behind was granted its place together with the victim.
     beside(1, "all keys, claim a grant, 1 behind", 1, waiting::claim_a_grant),
-    beside(
-        1,
-        "all keys, cancel a grant, 1 behind",
-        2,
-        waiting::cancel_a_grant,
-    ),
+    beside(1, "all keys, cancel a grant, 1 behind", 2, cancel_a_grant),
 ];

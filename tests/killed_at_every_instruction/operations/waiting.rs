@@ -53,8 +53,10 @@ pub fn used_set(victim: &Victim) -> LimitSet {
 
 /// Takes all places, in such a way that the one of the second permit can be given back.
 pub fn all_places<'a>(set: &'a LimitSet) -> [Permit<'a>; 2] {
-    // For another key than the victim's, which would have its turn after those behind it otherwise.
-    let holder = Subject::of_another(set, 0);
+    all_places_for(set, &Subject::of(set))
+}
+
+fn all_places_for<'a>(set: &'a LimitSet, holder: &Subject) -> [Permit<'a>; 2] {
     [PLACES - 1, 1].map(|count| {
         let outcome = holder.try_acquire(&places(set, count)).expect("works");
         outcome.into_result().expect("admitted")
@@ -209,9 +211,13 @@ fn cancel_a_wait(victim: &Victim) {
 }
 
 pub fn cancel_a_grant(victim: &Victim) {
+    cancel_what_was_held_by(&Subject::of(&victim.set()), victim);
+}
+
+pub fn cancel_what_was_held_by(holder: &Subject, victim: &Victim) {
     let set = used_set(victim);
     let request = everything(&set, 1);
-    let [_others, mut permit] = all_places(&set);
+    let [_others, mut permit] = all_places_for(&set, holder);
     let future = begin_to_wait(&set, &request);
     victim.lets_others_come();
     permit.release().expect("works");
