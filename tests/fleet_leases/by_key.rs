@@ -11,7 +11,7 @@ use shmlimit::declare::{FleetLease, Outage};
 use shmlimit::fleet::{LeasedRule, StoreProblem};
 use shmlimit::{Algorithm, Error, Keyed, Limit, OpenOptions, RefusalReason, SetDeclaration};
 
-use super::host::{Host, KEY, LEASE, MINUTE, declaring};
+use super::host::{Host, LEASE, MINUTE, declaring, fleet};
 use super::layout_mirror::RawSegment;
 use super::layout_mirror::words::lease;
 use super::scene::clock::{NEW_YEAR, Scene};
@@ -21,10 +21,6 @@ use super::store::Store;
 
 /// Long enough for a row that only has something to report.
 const GATHERED: Duration = Duration::from_millis(500);
-
-fn fleet() -> FleetLease {
-    FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO)
-}
 
 fn keyed(limit: Limit, max_keys: u64) -> SetDeclaration {
     SetDeclaration::new("api")

@@ -17,8 +17,13 @@ pub fn declaring(set: SetDeclaration) -> Declaration {
     Declaration::new().fleet_url("redis://127.0.0.1:1").add_set(set)
 }
 
+/// A lease of a length that is known, for which no request waits.
+pub fn fleet() -> FleetLease {
+    FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO)
+}
+
 pub fn calls(capacity: u64) -> Limit {
-    Limit::calls("calls", capacity, MINUTE).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO))
+    Limit::calls("calls", capacity, MINUTE).fleet(fleet())
 }
 
 pub struct Host {

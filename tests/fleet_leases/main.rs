@@ -17,7 +17,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use host::{Host, KEY, LEASE, MINUTE, calls, declaring};
+use host::{Host, KEY, LEASE, MINUTE, calls, declaring, fleet};
 use layout_mirror::RawSegment;
 use layout_mirror::words::{control, journal, lease};
 use scene::process::{TIMEOUT, eventually};
@@ -49,9 +49,8 @@ fn refuses_for_want_of_a_lease_until_the_store_has_granted_one() {
 fn says_why_nothing_is_leased() {
     for limit in [
         calls(100),
-        Limit::budget("calls", 100, MINUTE)
-            .fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO)),
-        Limit::concurrency("calls", 4).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO)),
+        Limit::budget("calls", 100, MINUTE).fleet(fleet()),
+        Limit::concurrency("calls", 4).fleet(fleet()),
     ] {
         let host = Host::new(limit, &Store::default());
         let reason = |host: &Host| expect_refusal(host.scene.set().request().try_acquire()).reason();
@@ -236,7 +235,7 @@ fn a_set_is_taken_as_a_whole_or_not_at_all() {
 fn unused_cost_comes_back_to_the_lease() {
     let tokens = Limit::rate("tokens", 60_000, MINUTE)
         .algorithm(Algorithm::TokenBucket)
-        .fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
+        .fleet(fleet());
     let host = Host::new(tokens, &Store::default());
     let set = host.scene.set();
     let request = set.request().with("tokens", 500).expect("a limit");
@@ -251,8 +250,7 @@ fn unused_cost_comes_back_to_the_lease() {
 
 #[test]
 fn a_budget_admits_while_a_unit_is_leased_and_reports_what_was_debited() {
-    let budget = Limit::budget("spend", 1000, Duration::from_secs(3600))
-        .fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
+    let budget = Limit::budget("spend", 1000, Duration::from_secs(3600)).fleet(fleet());
     let host = Host::new(budget, &Store::default());
     host.is_admitted();
     host.ask();
@@ -267,8 +265,7 @@ fn a_budget_admits_while_a_unit_is_leased_and_reports_what_was_debited() {
 
 #[test]
 fn places_without_a_lease_are_taken_back_the_youngest_first() {
-    let places =
-        Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
+    let places = Limit::concurrency("places", 8).fleet(fleet());
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let mut permits = Vec::new();
@@ -294,12 +291,7 @@ fn places_without_a_lease_are_taken_back_the_youngest_first() {
     assert_eq!(host.scene.snapshot().active, 0);
 
     // The same, but for what is left: the youngest go.
-    let places = Limit::concurrency("places", 8).fleet(
-        FleetLease::new(KEY)
-            .lease(LEASE)
-            .cold_wait(Duration::ZERO)
-            .outage(Outage::Safe),
-    );
+    let places = Limit::concurrency("places", 8).fleet(fleet().outage(Outage::Safe));
     let store = Store::default();
     let others = Host::new(places.clone(), &store);
     others.is_admitted();
@@ -338,8 +330,7 @@ fn holding<'a>(host: &Host, set: &'a LimitSet, count: usize) -> Vec<Permit<'a>> 
 
 #[test]
 fn places_are_lost_with_their_lease_where_no_process_has_duty() {
-    let places =
-        Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
+    let places = Limit::concurrency("places", 8).fleet(fleet());
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let permits = holding(&host, &set, 3);
@@ -366,8 +357,7 @@ fn places_are_lost_with_their_lease_where_no_process_has_duty() {
 
 #[test]
 fn places_that_were_lost_are_not_held_again_when_an_answer_comes_late() {
-    let places =
-        Limit::concurrency("places", 8).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
+    let places = Limit::concurrency("places", 8).fleet(fleet());
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let permits = holding(&host, &set, 3);
@@ -382,12 +372,7 @@ fn places_that_were_lost_are_not_held_again_when_an_answer_comes_late() {
 
 #[test]
 fn above_a_share_the_youngest_places_are_lost_where_no_process_looks() {
-    let places = Limit::concurrency("places", 8).fleet(
-        FleetLease::new(KEY)
-            .lease(LEASE)
-            .cold_wait(Duration::ZERO)
-            .outage(Outage::Safe),
-    );
+    let places = Limit::concurrency("places", 8).fleet(fleet().outage(Outage::Safe));
     let store = Store::default();
     let other = Host::new(places.clone(), &store);
     other.is_admitted();
@@ -414,8 +399,7 @@ fn above_a_share_the_youngest_places_are_lost_where_no_process_looks() {
 
 #[test]
 fn places_of_many_holds_are_taken_back_in_batches() {
-    let places =
-        Limit::concurrency("places", 300).fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
+    let places = Limit::concurrency("places", 300).fleet(fleet());
     let host = Host::new(places, &Store::default());
     let set = host.scene.set();
     let permits = holding(&host, &set, 200);

@@ -8,16 +8,12 @@ use shmlimit::declare::{FleetLease, Outage};
 use shmlimit::fleet::StoreProblem;
 use shmlimit::{Keyed, Limit, Permit, RefusalReason, SetDeclaration};
 
-use super::host::{Host, KEY, LEASE, MINUTE};
+use super::host::{Host, LEASE, MINUTE, fleet};
 use super::scene::process::{TIMEOUT, eventually};
 use super::scene::{expect_permit, expect_refusal, queued};
 use super::store::Store;
 
 const MOMENT: Duration = Duration::from_millis(1);
-
-fn fleet() -> FleetLease {
-    FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO)
-}
 
 fn places(capacity: u64, fleet: FleetLease) -> SetDeclaration {
     SetDeclaration::new("api")

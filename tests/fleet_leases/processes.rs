@@ -12,7 +12,7 @@ use shmlimit::declare::FleetLease;
 use shmlimit::fleet::{LeaseReply, StoreProblem};
 use shmlimit::{Algorithm, Limit, Segment, SetDeclaration};
 
-use super::host::{KEY, LEASE, declaring};
+use super::host::{KEY, LEASE, declaring, fleet};
 use super::scene::clock::boot_time;
 use super::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use super::service::{refresh, send, serve, used_and_outstanding};
@@ -27,9 +27,7 @@ fn duty_passes_on_when_its_process_is_killed_and_nothing_is_admitted_twice() {
     const KILLS: usize = 4;
     let test = "processes::duty_passes_on_when_its_process_is_killed_and_nothing_is_admitted_twice";
     in_own_process(test, TIMEOUT, |directory| {
-        let limit = Limit::calls("calls", CAPACITY, WINDOW)
-            .burst(1000)
-            .fleet(FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO));
+        let limit = Limit::calls("calls", CAPACITY, WINDOW).burst(1000).fleet(fleet());
         let declaration = declaring(SetDeclaration::new("api").add_limit(limit));
         let path = directory.join("limits");
         let segment = Segment::create(&path, &declaration).expect("a segment");

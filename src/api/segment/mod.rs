@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::set::limit_set::LimitSet;
-use super::snapshot::{KeySnapshot, KeySource, Owners, SegmentSnapshot, SnapshotSource};
+use super::snapshot::{KeySnapshot, Owners, SegmentSnapshot, SnapshotSource};
 use crate::declaration::Declaration;
 use crate::error::{Error, RequestError};
 #[cfg(doc)]
@@ -374,7 +374,7 @@ impl Segment {
     ///
     /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`].
     pub fn key_snapshots(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
-        self.with_keys(set, |keys| keys.visit(set, visit))
+        self.file_with(set)?.look(|source| source.visit_keys(set, visit))
     }
 
     /// One key of a set, read without a lock; `None` if it has no row, which is as if it had never been used.
@@ -384,7 +384,8 @@ impl Segment {
     /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`], [`RequestError::InvalidKey`],
     /// [`RequestError::AddressRequired`].
     pub fn key_snapshot(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
-        self.with_keys(set, |keys| keys.find(set, key.as_ref()))
+        self.file_with(set)?
+            .look(|source| source.find_key(set, key.as_ref()))
     }
 
     /// The networks that contain an address: see
@@ -394,22 +395,8 @@ impl Segment {
     ///
     /// [`RequestError::UnknownSet`], [`RequestError::NoPrefixes`].
     pub fn address_snapshots(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
-        self.with_keys(set, |keys| keys.find_networks(set, address))
-    }
-
-    fn with_keys<T>(
-        &self,
-        set: &str,
-        look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let file = self.file_with(set)?;
-        let engine = &file.engine;
-        look(&KeySource {
-            sets: engine.sets(),
-            definitions: engine.definitions(),
-            owners: Owners::new(&|id| engine.membership.is_alive(id)),
-            now: engine.read_clocks(true),
-        })
+        self.file_with(set)?
+            .look(|source| source.find_networks(set, address))
     }
 
     /// Marks the segment as no longer usable: from now on any request in any process returns [`SegmentError::Removed`].
@@ -424,8 +411,12 @@ impl Segment {
 
 impl SharedSegment {
     fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
+        self.look(|source| source.take())
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&SnapshotSource<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let engine = &self.engine;
-        SnapshotSource {
+        look(&SnapshotSource {
             path: engine.path(),
             region: engine.region(),
             sets: engine.sets(),
@@ -435,7 +426,6 @@ impl SharedSegment {
             owners: Owners::new(&|id| engine.membership.is_alive(id)),
             now: engine.read_clocks(true),
             same_place: true,
-        }
-        .take()
+        })
     }
 }

@@ -1,11 +1,10 @@
-//! Details about a segment's file and the locks of its sets that a snapshot leaves out, for finding out what is
-//! wrong.
+//! A snapshot, and beside it what one needs to find out what is wrong: about the segment's file, and about each lock.
 
 use std::time::Duration;
 
-use super::{FileReader, LockSnapshot, SegmentReader, kernel_time};
+use super::{FileReader, LockSnapshot, SegmentReader, SegmentSnapshot};
 use crate::choices::{LockKind, ShardPoison};
-use crate::engine;
+use crate::engine::{self, Shard};
 use crate::error::Error;
 use crate::shm::file::set_directory::ensure_trusted;
 use crate::shm::process::host::HostIdentity;
@@ -17,6 +16,9 @@ use crate::shm::time::segment_clock::SegmentClock;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Diagnosis {
+    /// What the segment holds. Each shard is examined as soon as it is copied, so findings and snapshot agree unless the
+    /// set is in use.
+    pub snapshot: SegmentSnapshot,
     /// What keeps this process from opening the segment, each with a remedy; empty if nothing does. Another user, or
     /// a process of another namespace, may meet other obstacles.
     pub obstacles: Vec<Error>,
@@ -84,9 +86,8 @@ pub struct ShardDiagnosis {
 }
 
 impl SegmentReader {
-    /// Checks whether this process could open the segment, and the state of each lock. Takes no lock and changes
-    /// nothing. Of a [directory](crate::Segment#a-file-for-each-set), the place is that of the first file that comes
-    /// from elsewhere, if one does.
+    /// Copies everything as [`snapshot`](Self::snapshot) does, and checks whether this process could open the segment, and
+    /// whether each shard is sound. Takes no lock and changes nothing. All rows of keyed sets are read.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -107,54 +108,64 @@ impl SegmentReader {
     ///
     /// [`OpenError::Io`](crate::OpenError::Io) if the kernel does not say where this process runs.
     pub fn diagnose(&self) -> Result<Diagnosis, Error> {
-        let mut diagnosis = self.first().diagnose()?;
+        let mut first = self.first().diagnose()?;
         let distrust = self.directory().map(|path| ensure_trusted(path, false));
-        diagnosis.obstacles.extend(distrust.and_then(Result::err));
+        first.obstacles.extend(distrust.and_then(Result::err));
+        let mut snapshots = Vec::new();
         for file in self.files().skip(1) {
-            let of_file = file.diagnose()?;
-            diagnosis.obstacles.extend(of_file.obstacles);
-            diagnosis.reads_counter &= of_file.reads_counter;
-            diagnosis.shards.extend(of_file.shards);
-            // The place of a file that is foreign here says more.
-            if diagnosis.place.is_here() {
-                diagnosis.place = of_file.place;
-            }
+            let other = file.diagnose()?;
+            snapshots.push(other.snapshot);
+            first.obstacles.extend(other.obstacles);
+            first.reads_counter &= other.reads_counter;
+            first.shards.extend(other.shards);
+            first.place = first.place.or(other.place);
         }
-        Ok(diagnosis)
+        first.snapshot = self.joined(first.snapshot, snapshots);
+        Ok(first)
+    }
+
+    /// Where the segment comes from, and where this process is. Of a
+    /// [directory](crate::Segment#a-file-for-each-set), the place is that of the first file that comes from elsewhere, if
+    /// one does.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Io`](crate::OpenError::Io) if the kernel does not say where this process runs.
+    pub fn place(&self) -> Result<SegmentPlace, Error> {
+        let mut place = self.first().place()?;
+        for file in self.files().skip(1) {
+            place = place.or(file.place()?);
+        }
+        Ok(place)
     }
 }
 
 impl FileReader {
     fn diagnose(&self) -> Result<Diagnosis, Error> {
-        let header = self.observed.header(&self.path)?;
         let uses_system_clock = self.observed.verified.creation_options.uses_system_clock;
         let reads_counter = !uses_system_clock && matches!(SegmentClock::fastest(), SegmentClock::Counter(_));
-        let definitions = self.definitions();
-        let table = self.observed.verified.participants();
-        let mut shards = Vec::new();
-        for set in &self.sets {
-            definitions.keep_up(set);
-            for shard in set.shards() {
-                let lock = table.lock_state(&shard.memory.control().lock, |id| self.is_alive(&table, id));
-                let seen = engine::diagnose_shard(shard, kernel_time(header));
-                shards.push(ShardDiagnosis::new(
-                    set.name.to_string(),
-                    shard.index(),
-                    lock,
-                    seen,
-                ));
-            }
-        }
-        Ok(Diagnosis {
-            obstacles: self.observed.obstacles(&self.path),
-            place: SegmentPlace::new(
-                self.observed.origin(&self.path)?,
-                current_place(&self.path)?,
-                self.declaration.segment().lock() == LockKind::Slot,
-            ),
-            reads_counter,
-            shards,
+        self.look(|source| {
+            let mut shards = Vec::new();
+            let snapshot = source.take_with(|shard, lock| {
+                let seen = engine::diagnose_shard(shard, source.now);
+                shards.push(ShardDiagnosis::new(shard, lock, seen));
+            })?;
+            Ok(Diagnosis {
+                snapshot,
+                obstacles: self.observed.obstacles(&self.path),
+                place: self.place()?,
+                reads_counter,
+                shards,
+            })
         })
+    }
+
+    fn place(&self) -> Result<SegmentPlace, Error> {
+        Ok(SegmentPlace::new(
+            self.observed.origin(&self.path)?,
+            current_place(&self.path)?,
+            self.declaration.segment().lock() == LockKind::Slot,
+        ))
     }
 }
 
@@ -171,8 +182,10 @@ impl SegmentPlace {
         }
     }
 
-    fn is_here(&self) -> bool {
-        self.same_pids() && self.time_namespace == self.own_time_namespace
+    /// The place of a file that is foreign here, because that says more.
+    fn or(self, other: Self) -> Self {
+        let is_here = self.same_pids() && self.time_namespace == self.own_time_namespace;
+        if is_here { other } else { self }
     }
 
     /// Whether process ids that are named without a PID namespace are those of this process's.
@@ -184,10 +197,10 @@ impl SegmentPlace {
 }
 
 impl ShardDiagnosis {
-    fn new(set: String, shard: u32, lock: LockState, seen: engine::ShardFindings) -> Self {
+    fn new(shard: Shard<'_>, lock: LockState, seen: engine::ShardFindings) -> Self {
         Self {
-            set,
-            shard,
+            set: shard.set.name.to_string(),
+            shard: shard.index(),
             lock: LockSnapshot::of(lock),
             lock_lost: lock.is_lost,
             changes: seen.changes,

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,12 +9,12 @@ use serde::Serialize;
 use super::amounts::{capacity, format_units};
 use super::key_in_order::KeyInOrder;
 use super::key_label::KeyLabel;
-use super::{FileReader, Owners, SegmentReader, as_seconds, kernel_time};
+use super::{SegmentReader, SnapshotSource, as_seconds};
 use crate::api::key::identify::identify;
 use crate::choices::Kind;
-use crate::engine::{Definitions, LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard};
+use crate::engine::{LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard};
 use crate::error::{Error, RequestError};
-use crate::limit::{KeyLeaseState, Now, RuleOperations};
+use crate::limit::{KeyLeaseState, RuleOperations};
 
 /// A key of a keyed set and the state of its limits. Consistent unless `torn` is set.
 #[derive(Clone, Debug, Serialize)]
@@ -248,7 +247,7 @@ impl SegmentReader {
     ///
     /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`].
     pub fn key_snapshots(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
-        self.with_keys(set, |keys| keys.visit(set, visit))
+        self.file_with(set)?.look(|source| source.visit_keys(set, visit))
     }
 
     /// One key of a set; `None` if it has no row, which is as if it had never been used.
@@ -258,7 +257,8 @@ impl SegmentReader {
     /// [`RequestError::UnknownSet`], [`RequestError::NotKeyed`], [`RequestError::InvalidKey`],
     /// [`RequestError::AddressRequired`].
     pub fn key_snapshot(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
-        self.with_keys(set, |keys| keys.find(set, key.as_ref()))
+        self.file_with(set)?
+            .look(|source| source.find_key(set, key.as_ref()))
     }
 
     /// The networks that contain an address, the largest first, each with the limits that count it: see
@@ -268,43 +268,14 @@ impl SegmentReader {
     ///
     /// [`RequestError::UnknownSet`], [`RequestError::NoPrefixes`].
     pub fn address_snapshots(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
-        self.with_keys(set, |keys| keys.find_networks(set, address))
-    }
-
-    fn with_keys<T>(
-        &self,
-        set: &str,
-        look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.file_with(set)?.with_keys(look)
+        self.file_with(set)?
+            .look(|source| source.find_networks(set, address))
     }
 }
 
-impl FileReader {
-    fn with_keys<T>(&self, look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>) -> Result<T, Error> {
-        let table = self.observed.verified.participants();
-        let header = self.observed.header(&self.path)?;
-        look(&KeySource {
-            sets: &self.sets,
-            definitions: self.definitions(),
-            owners: Owners::new(&|id| self.is_alive(&table, id)),
-            now: kernel_time(header),
-        })
-    }
-}
-
-/// Where keys are read from.
-pub(crate) struct KeySource<'a> {
-    pub(crate) sets: &'a [Arc<SetEngine>],
-    pub(crate) definitions: Definitions<'a>,
-    pub(crate) owners: Owners<'a>,
-    /// One instant for all keys, so that their ages can be compared.
-    pub(crate) now: Now,
-}
-
-impl<'a> KeySource<'a> {
-    pub(crate) fn visit(&self, set: &str, mut visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
-        let set = self.set(set)?;
+impl<'a> SnapshotSource<'a> {
+    pub(crate) fn visit_keys(&self, set: &str, mut visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
+        let set = self.find_set(set)?;
         if !set.is_keyed() {
             return Err(Error::Request(RequestError::NotKeyed {
                 set: set.name.to_string(),
@@ -325,8 +296,8 @@ impl<'a> KeySource<'a> {
         Ok(())
     }
 
-    pub(crate) fn find(&self, set: &str, key: &[u8]) -> Result<Option<KeySnapshot>, Error> {
-        let set = self.set(set)?;
+    pub(crate) fn find_key(&self, set: &str, key: &[u8]) -> Result<Option<KeySnapshot>, Error> {
+        let set = self.find_set(set)?;
         let key = identify(set, key)?;
         self.definitions.keep_up(set);
         let shard = set.shard_of(Some(&key)).by_its_definition();
@@ -337,7 +308,7 @@ impl<'a> KeySource<'a> {
     }
 
     pub(crate) fn find_networks(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
-        let set = self.set(set)?;
+        let set = self.find_set(set)?;
         self.definitions.keep_up(set);
         let mut networks = set.networks_of(address);
         if networks.is_empty() {
@@ -358,7 +329,7 @@ impl<'a> KeySource<'a> {
         Ok(found)
     }
 
-    fn set(&self, name: &str) -> Result<&'a SetEngine, Error> {
+    fn find_set(&self, name: &str) -> Result<&'a SetEngine, Error> {
         let found = self.sets.iter().find(|set| set.name == name);
         found.map(|set| &**set).ok_or_else(|| {
             Error::Request(RequestError::UnknownSet {

@@ -34,6 +34,7 @@ use crate::shm::file::region::Region;
 use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::records::{FORMAT, Header, WAIT_BUCKETS, is_poison};
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
+use crate::shm::process::shard_locks::LockState;
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 use crate::sorting::map_of;
 use amounts::{capacity, format_units};
@@ -44,7 +45,6 @@ pub use counts::{LimitCounts, SetCounts};
 pub use diagnosis::{Diagnosis, SegmentPlace, ShardDiagnosis};
 pub use key_in_order::KeyInOrder;
 pub use key_label::{KeyFingerprint, KeyLabel};
-pub(crate) use keys::KeySource;
 pub use keys::{KeyLeaseSnapshot, KeyLimitSnapshot, KeySnapshot};
 pub use lock_snapshot::LockSnapshot;
 pub(in crate::api) use reader::FileReader;
@@ -332,7 +332,7 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// Where a snapshot is taken from.
+/// What is looked at: the source of snapshots of a segment and of its keys.
 pub(crate) struct SnapshotSource<'a> {
     pub(crate) path: &'a Path,
     pub(crate) region: &'a Region,
@@ -341,19 +341,26 @@ pub(crate) struct SnapshotSource<'a> {
     pub(crate) declaration: &'a Declaration,
     pub(crate) table: &'a ParticipantTable,
     pub(crate) owners: Owners<'a>,
+    /// One instant for everything, so that ages can be compared.
     pub(crate) now: Now,
     pub(crate) same_place: bool,
 }
 
 impl SnapshotSource<'_> {
     pub(crate) fn take(&self) -> Result<SegmentSnapshot, Error> {
+        self.take_with(|_, _| {})
+    }
+
+    /// Takes a snapshot, and calls `examine` for each shard as soon as it is copied, with the state that its lock had
+    /// before.
+    fn take_with(&self, mut examine: impl FnMut(Shard<'_>, LockState)) -> Result<SegmentSnapshot, Error> {
         let header: &Header = self.region.record(0).map_err(|place| damaged(self.path, place))?;
         #[cfg(feature = "metrics")]
         let begun = boot_nanos();
         let sets = self
             .sets
             .iter()
-            .map(|set| self.set(set))
+            .map(|set| self.set(set, &mut examine))
             .collect::<Result<_, _>>()?;
         let participants = self
             .table
@@ -399,7 +406,11 @@ impl SnapshotSource<'_> {
         Ok(Duration::from_nanos(load(&header.created_utc)))
     }
 
-    fn set(&self, set: &SetEngine) -> Result<SetSnapshot, Error> {
+    fn set(
+        &self,
+        set: &SetEngine,
+        examine: &mut impl FnMut(Shard<'_>, LockState),
+    ) -> Result<SetSnapshot, Error> {
         let failed = |source| {
             Error::Open(OpenError::Io {
                 action: "copy",
@@ -414,19 +425,17 @@ impl SnapshotSource<'_> {
             snapshot.created = self.created()?;
         }
         for shard in set.shards() {
+            let is_alive = |id: ParticipantId| self.owners.is_alive(id.to_word());
+            let lock = self.table.lock_state(&shard.memory.control().lock, is_alive);
             // The first held lock stands for all, so that a stuck one shows.
             if !snapshot.lock.is_held() {
-                snapshot.lock = self.lock_of(shard);
+                snapshot.lock = LockSnapshot::of(lock);
             }
             let observation = observe_shard(self.region, shard).map_err(failed)?;
             self.add(&mut snapshot, &observation);
+            examine(shard, lock);
         }
         Ok(snapshot)
-    }
-
-    fn lock_of(&self, shard: Shard<'_>) -> LockSnapshot {
-        let is_alive = |id: ParticipantId| self.owners.is_alive(id.to_word());
-        LockSnapshot::of(self.table.lock_state(&shard.memory.control().lock, is_alive))
     }
 
     /// Adds the contents of one shard.

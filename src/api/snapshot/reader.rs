@@ -131,12 +131,16 @@ impl SegmentReader {
     ///
     /// [`OpenError::Io`] if there is no memory for the copy.
     pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
-        let first = self.first.snapshot()?;
-        if self.directory.is_none() {
-            return Ok(first);
-        }
         let others = self.others.iter().map(FileReader::snapshot);
-        Ok(first.joined_by(&self.path, others.collect::<Result<_, _>>()?))
+        Ok(self.joined(self.first.snapshot()?, others.collect::<Result<_, _>>()?))
+    }
+
+    /// One snapshot of all files.
+    pub(super) fn joined(&self, first: SegmentSnapshot, others: Vec<SegmentSnapshot>) -> SegmentSnapshot {
+        match self.directory {
+            Some(_) => first.joined_by(&self.path, others),
+            None => first,
+        }
     }
 }
 
@@ -215,9 +219,16 @@ impl FileReader {
     }
 
     fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
+        self.look(|source| source.take())
+    }
+
+    pub(super) fn look<T>(
+        &self,
+        look: impl FnOnce(&SnapshotSource<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let table = self.observed.verified.participants();
         let header = self.observed.header(&self.path)?;
-        SnapshotSource {
+        look(&SnapshotSource {
             path: &self.path,
             region: &self.observed.verified.region,
             sets: &self.sets,
@@ -227,7 +238,6 @@ impl FileReader {
             owners: Owners::new(&|id| self.is_alive(&table, id)),
             now: kernel_time(header),
             same_place: self.observed.same_place,
-        }
-        .take()
+        })
     }
 }

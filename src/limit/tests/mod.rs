@@ -148,10 +148,11 @@ impl Limit {
 
 /// Both clocks at the same number of nanoseconds.
 fn at(nanos: u64) -> Now {
-    Now {
-        monotonic: nanos,
-        utc: nanos,
-    }
+    by_clocks(nanos, nanos)
+}
+
+fn by_clocks(monotonic: u64, utc: u64) -> Now {
+    Now { monotonic, utc }
 }
 
 fn refused_for(nanos: u64) -> Assessment {

@@ -36,6 +36,11 @@ fn room(capacity: u64, used: &BigInt) -> u64 {
     u64::try_from(big(capacity) - used).unwrap_or(0)
 }
 
+/// How many whole units are left, if this is left of each multiplied by the window; zero if overdrawn.
+fn whole_units(free: BigInt, window: u64) -> u64 {
+    u64::try_from(free / window).unwrap_or(0)
+}
+
 /// Token bucket, leaky bucket and GCRA: an arrival curve.
 ///
 /// At any instant, each past charge gives an amount owed: what was charged since then, less what time has worked off
@@ -76,12 +81,7 @@ impl Model for ArrivalCurve {
     }
 
     fn remaining(&self, now: Now) -> u64 {
-        let free = big(self.burst) * self.window - self.backlog(now);
-        if free < big(0) {
-            0
-        } else {
-            u64::try_from(free / self.window).expect("at most the burst")
-        }
+        whole_units(big(self.burst) * self.window - self.backlog(now), self.window)
     }
 
     fn replenished(&self, now: Now) -> bool {
@@ -221,12 +221,7 @@ impl Model for Counters {
     }
 
     fn remaining(&self, now: Now) -> u64 {
-        let free = big(self.capacity) * self.window - self.estimate(now);
-        if free < big(0) {
-            0
-        } else {
-            u64::try_from(free / self.window).expect("at most the capacity")
-        }
+        whole_units(big(self.capacity) * self.window - self.estimate(now), self.window)
     }
 
     fn replenished(&self, now: Now) -> bool {

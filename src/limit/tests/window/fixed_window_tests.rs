@@ -5,7 +5,7 @@ use crate::limit::tests::oracle::{Debited, FirstUse, Model, Windows};
 use crate::limit::tests::trace_tests::{
     Trace, everything, follow, max_granted_within, quantity, takes_and_refunds, window,
 };
-use crate::limit::tests::{Limit, REFUSED_FOR_EVER, at, refused_for};
+use crate::limit::tests::{Limit, REFUSED_FOR_EVER, at, by_clocks, refused_for};
 use crate::limit::window::window_bound::{of_aligned_window, of_window_from_first_use};
 use crate::limit::{
     Assessment, Budget, Calendar, CalendarUnit, FixedWindow, LocalTime, Now, Rule, RuleOperations, Standing,
@@ -84,20 +84,20 @@ proptest! {
         trace in prop::collection::vec((0..40_u64, prop_oneof![4 => Just(0_u64), 1 => 1..200_u64], 0..8_u64), 1..80),
     ) {
         let mut limit = Limit::new(utc(capacity, window));
-        let mut now = Now { monotonic: 5, utc: begin };
+        let mut now = by_clocks(5, begin);
         let mut grants = Vec::new();
         for (wait, back, cost) in trace {
             // Steps are in tenths of the window, waits in twentieths.
             let wait = wait * window.div_ceil(20);
-            now = Now { monotonic: now.monotonic + wait, utc: now.utc + wait };
+            now = by_clocks(now.monotonic + wait, now.utc + wait);
             now.utc = now.utc.saturating_sub(back * window.div_ceil(10));
             match limit.take(now, cost) {
                 Assessment::Admissible => grants.push((now.monotonic, cost)),
                 Assessment::Refused { retry_after: Some(wait) } => {
                     prop_assert!(wait <= 2 * window, "{wait}");
-                    let due = Now { monotonic: now.monotonic + wait, utc: now.utc + wait };
+                    let due = by_clocks(now.monotonic + wait, now.utc + wait);
                     prop_assert!(limit.admits(due, cost));
-                    let before = Now { monotonic: due.monotonic - 1, utc: due.utc - 1 };
+                    let before = by_clocks(due.monotonic - 1, due.utc - 1);
                     prop_assert!(!limit.admits(before, cost));
                 }
                 Assessment::Refused { retry_after: None } => prop_assert!(cost > capacity),
@@ -114,14 +114,14 @@ proptest! {
         trace in prop::collection::vec((0..200_u64, prop_oneof![2 => Just(0), 1 => -900..900_i64], 0..4_u64), 1..60),
     ) {
         let mut limit = Limit::new(utc(capacity, window));
-        let mut now = Now { monotonic: 0, utc: 1_000 };
+        let mut now = by_clocks(0, 1_000);
         for (wait, step, cost) in trace {
-            now = Now { monotonic: now.monotonic + wait, utc: (now.utc + wait).saturating_add_signed(step) };
+            now = by_clocks(now.monotonic + wait, (now.utc + wait).saturating_add_signed(step));
             if let Assessment::Refused { retry_after: Some(wait) } = limit.take(now, cost) {
                 prop_assert!(wait <= 2 * window, "{wait}");
-                let due = Now { monotonic: now.monotonic + wait, utc: now.utc + wait };
+                let due = by_clocks(now.monotonic + wait, now.utc + wait);
                 prop_assert!(limit.admits(due, cost));
-                let before = Now { monotonic: due.monotonic - 1, utc: due.utc - 1 };
+                let before = by_clocks(due.monotonic - 1, due.utc - 1);
                 prop_assert!(!limit.admits(before, cost));
             }
         }
@@ -134,8 +134,8 @@ proptest! {
         cost in 1..20_u64, back in 0..100_000_u64,
     ) {
         let mut limit = Limit::new(utc(capacity, window));
-        limit.charge(Now { monotonic: 0, utc: begin }, cost);
-        let later = Now { monotonic: into, utc: begin + into };
+        limit.charge(by_clocks(0, begin), cost);
+        let later = by_clocks(into, begin + into);
         let stepped = Now { utc: later.utc.saturating_sub(back), ..later };
         prop_assert!(limit.remaining(stepped) <= limit.remaining(later));
     }
@@ -203,52 +203,22 @@ fn a_cost_above_the_capacity_is_refused_for_ever() {
 #[test]
 fn a_clock_set_back_by_less_than_a_window_holds_the_window() {
     let mut limit = Limit::new(utc(10, 1_000));
-    limit.charge(
-        Now {
-            monotonic: 50,
-            utc: 5_100,
-        },
-        10,
-    );
-    let back = Now {
-        monotonic: 60,
-        utc: 4_900,
-    };
+    limit.charge(by_clocks(50, 5_100), 10);
+    let back = by_clocks(60, 4_900);
     assert_eq!(limit.assess(back, 1), refused_for(1_100));
     // While the window is held open, charges go to it.
     limit.charge(back, 1);
-    assert_eq!(
-        limit.assess(
-            Now {
-                monotonic: 160,
-                utc: 5_000
-            },
-            1
-        ),
-        refused_for(1_000)
-    );
+    assert_eq!(limit.assess(by_clocks(160, 5_000), 1), refused_for(1_000));
 }
 
 #[test]
 fn a_clock_set_back_by_years_carries_the_count_over_and_locks_no_key_out() {
     let mut limit = Limit::new(utc(10, 1_000));
-    limit.charge(
-        Now {
-            monotonic: 50,
-            utc: 9_000_000_200,
-        },
-        10,
-    );
-    let back = Now {
-        monotonic: 60,
-        utc: 5_310,
-    };
+    limit.charge(by_clocks(50, 9_000_000_200), 10);
+    let back = by_clocks(60, 5_310);
     // The window's length has passed at 1,050, which is 6,300 by the wall clock: it turns at the next boundary.
     assert_eq!(limit.assess(back, 1), refused_for(7_000 - 5_310));
-    let due = Now {
-        monotonic: 60 + 1_690,
-        utc: 7_000,
-    };
+    let due = by_clocks(60 + 1_690, 7_000);
     assert_eq!(limit.take(due, 10), Assessment::Admissible);
     assert_eq!(limit.assess(due, 1), refused_for(1_000));
 }
@@ -256,43 +226,16 @@ fn a_clock_set_back_by_years_carries_the_count_over_and_locks_no_key_out() {
 #[test]
 fn a_clock_set_forward_turns_the_window() {
     let mut limit = Limit::new(utc(10, 1_000));
-    limit.charge(
-        Now {
-            monotonic: 50,
-            utc: 5_100,
-        },
-        10,
-    );
-    assert!(limit.admits(
-        Now {
-            monotonic: 51,
-            utc: 6_000
-        },
-        10
-    ));
+    limit.charge(by_clocks(50, 5_100), 10);
+    assert!(limit.admits(by_clocks(51, 6_000), 10));
 }
 
 #[test]
 fn first_use_does_not_look_at_the_wall_clock() {
     let mut limit = Limit::new(first_use(1, 1_000));
     assert!(!limit.rule.reads_utc());
-    limit.charge(
-        Now {
-            monotonic: 50,
-            utc: 5_100,
-        },
-        1,
-    );
-    assert_eq!(
-        limit.assess(
-            Now {
-                monotonic: 60,
-                utc: 0
-            },
-            1
-        ),
-        refused_for(990)
-    );
+    limit.charge(by_clocks(50, 5_100), 1);
+    assert_eq!(limit.assess(by_clocks(60, 0), 1), refused_for(990));
 }
 
 #[test]

@@ -10,13 +10,13 @@ use super::remedy::Remedies;
 use crate::text::{human, process};
 
 pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
-    let participants = &look.snapshot.participants;
+    let participants = &look.snapshot().participants;
     let dead = participants
         .iter()
         .filter(|it| !it.alive)
         .map(|it| dead(it, remedies));
     let of_sets = look
-        .snapshot
+        .snapshot()
         .sets
         .iter()
         .flat_map(|set| of_set(look, set, remedies));
@@ -43,8 +43,8 @@ fn dead(participant: &ParticipantSnapshot, remedies: &Remedies) -> Finding {
 }
 
 fn no_room(look: &Look) -> Option<Finding> {
-    let alive = look.snapshot.participants.iter().filter(|it| it.alive).count() as u64;
-    let capacity = look.snapshot.participant_capacity;
+    let alive = look.snapshot().participants.iter().filter(|it| it.alive).count() as u64;
+    let capacity = look.snapshot().participant_capacity;
     (alive >= capacity).then(|| {
         let finding = Finding::error("participants_full",
             format!("all {capacity} places for processes are taken by live ones"),
@@ -60,7 +60,7 @@ fn no_room(look: &Look) -> Option<Finding> {
 fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
     let (state, heal) = look.standstill_of(process::attached(participant))?;
     let is_its = |slot: Option<u64>| slot == Some(participant.slot);
-    let sets = || look.snapshot.sets.iter();
+    let sets = || look.snapshot().sets.iter();
     let holds = sets()
         .flat_map(|set| &set.holds)
         .filter(|it| is_its(it.owner_slot))

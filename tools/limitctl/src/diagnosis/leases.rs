@@ -13,10 +13,10 @@ use crate::text::{human, process, sanitise};
 const UNUSED_IN_A_ROW: u64 = 10;
 
 pub fn findings(look: &Look) -> Vec<Finding> {
-    let Some(fleet) = &look.snapshot.fleet else {
+    let Some(fleet) = &look.snapshot().fleet else {
         return Vec::new();
     };
-    let sets = look.snapshot.sets.iter();
+    let sets = look.snapshot().sets.iter();
     let mut shared = sets
         .flat_map(|set| set.limits.iter().map(move |limit| (set, limit)))
         .filter_map(|(set, limit)| Some((set, limit, limit.lease.as_ref()?)))

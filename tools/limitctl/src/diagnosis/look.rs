@@ -27,21 +27,22 @@ pub struct Usage {
 /// A segment at one instant, or nearly.
 #[derive(Debug)]
 pub struct Look {
-    pub snapshot: SegmentSnapshot,
     pub diagnosis: Diagnosis,
 }
 
 impl Look {
     pub fn at(reader: &SegmentReader) -> Result<Self, Error> {
-        Ok(Self {
-            snapshot: reader.snapshot()?,
-            diagnosis: reader.diagnose()?,
-        })
+        let diagnosis = reader.diagnose()?;
+        Ok(Self { diagnosis })
+    }
+
+    pub fn snapshot(&self) -> &SegmentSnapshot {
+        &self.diagnosis.snapshot
     }
 
     /// A process's id and, if the segment knows it, its name.
     pub fn process(&self, process: ProcessId) -> String {
-        let mut participants = self.snapshot.participants.iter();
+        let mut participants = self.snapshot().participants.iter();
         let known = participants.find(|it| process::attached(it) == process);
         known.map_or_else(
             || format!("process {process}"),
@@ -74,17 +75,17 @@ impl Look {
 
     /// Whether its locks and owners are void, because the next process that opens it starts it cold.
     pub fn is_void(&self) -> bool {
-        state::is_void(&self.snapshot)
+        state::is_void(self.snapshot())
     }
 
     pub fn usage(&self) -> Usage {
-        let participants = &self.snapshot.participants;
+        let participants = &self.snapshot().participants;
         let alive = participants.iter().filter(|it| it.alive);
         Usage {
-            sets: self.snapshot.sets.len(),
+            sets: self.snapshot().sets.len(),
             alive: alive.clone().count(),
             dead: participants.len() - alive.clone().count(),
-            participant_capacity: self.snapshot.participant_capacity,
+            participant_capacity: self.snapshot().participant_capacity,
             pid_namespace: self.diagnosis.place.pid_namespace,
             time_namespace: self.diagnosis.place.time_namespace,
             reads_counter: self.diagnosis.reads_counter,

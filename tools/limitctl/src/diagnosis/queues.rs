@@ -11,7 +11,7 @@ use super::remedy::Remedies;
 use crate::text::{human, process};
 
 pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
-    let sets = look.snapshot.sets.iter();
+    let sets = look.snapshot().sets.iter();
     sets.flat_map(|set| {
         let mut found = left_behind(look, set, remedies);
         found.extend(stuck(look, set, remedies));

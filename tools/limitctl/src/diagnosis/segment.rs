@@ -45,7 +45,7 @@ pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
             findings.extend(
                 obstacles
                     .into_iter()
-                    .map(|error| obstacles::obstacle(error, path, metadata, Some(&look.snapshot))),
+                    .map(|error| obstacles::obstacle(error, path, metadata, Some(&look.diagnosis.snapshot))),
             );
             findings.extend(certain);
             findings.extend(of_time_zones);

@@ -23,9 +23,9 @@ use crate::text::{declared, fleet, key, process, sanitise, style};
 
 /// Show everything a segment holds
 ///
-/// That is: processes, sets, limits, holds with their owners, counters, who has which lock; as JSON, the declaration, too. Maps the
-/// file read-only, takes no lock and waits for no one, so it works whatever state the segment is in, and needs no more than
-/// permission to read the file.
+/// That is: processes, sets, limits, holds with their owners, counters, and who has which lock; in JSON, also the
+/// declaration. Maps the file read-only, takes no lock and waits for nobody, so it works whatever state the segment is
+/// in, and permission to read the file is enough.
 #[derive(Args, Debug)]
 pub struct Inspect {
     #[command(flatten)]
@@ -56,7 +56,7 @@ impl Inspect {
         let mut snapshot = reader.snapshot()?;
         snapshot.path = human::as_text(path);
         self.reveal.users(&mut snapshot);
-        let place = reader.diagnose()?.place;
+        let place = reader.place()?;
         let is_another = !place.any_pid_namespace && place.pid_namespace != place.own_pid_namespace;
         let declaration = reader.declaration().clone();
         self.looking.form.print(&Inspection {
