@@ -10,8 +10,9 @@
 //! | a limit | [`Kind`], [`Scope`], [`LimitOptions`], [`Amount`], [`Align`], [`TimeZone`], [`Weekday`], [`Credit`], [`Adaptive`], [`FleetLease`], [`Outage`] |
 //!
 //! and what is learnt of declarations: the most that a limit admits ([`Bound`]), how two declarations differ
-//! ([`Difference`]), how `limitctl edit` takes a value ([`ValueForm`]), what a process does about a segment that was declared differently ([`OnMismatch`], [`Mismatch`],
-//! [`MismatchOutcome`]), and what is wrong with a word that a person wrote ([`ParseError`]).
+//! ([`Difference`]), how `limitctl edit` takes a value ([`ValueForm`]), what a process does about a segment that was
+//! declared differently ([`OnMismatch`], [`Mismatch`], [`MismatchOutcome`]), and what is wrong with a word that a
+//! person wrote ([`ParseError`]).
 
 pub use crate::api::segment::mismatch::{Mismatch, MismatchOutcome, OnMismatch};
 pub use crate::choices::{Kind, LockKind, Outage, Scope, WhenFull};

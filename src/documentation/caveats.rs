@@ -134,12 +134,13 @@
 //!
 //! # Files that are deleted, moved or replaced
 //!
-//! A segment whose file is deleted (`rm`, `mv` of another over it, `RemoveIPC` of systemd) is retired by the first process
-//! that notices: its handles, in all processes, answer [`SegmentError::Removed`](crate::SegmentError::Removed) from then on, so that the
-//! limit is not counted in two files. No thread watches for it, and a process that does nothing is not woken: an operation
-//! that takes something looks first, by two system calls, unless this process has looked within a second; so may an
-//! operation that failed. A waiter looks once a second. So for up to a second after the deletion the old file may still admit
-//! what it has left. With the feature `tracing` the first error in a process is an event as well.
+//! A segment whose file is deleted (`rm`, `mv` of another over it, `RemoveIPC` of systemd) is retired by the first
+//! process that notices: its handles, in all processes, answer [`SegmentError::Removed`](crate::SegmentError::Removed)
+//! from then on, so that the limit is not counted in two files. No thread watches for it, and a process that does
+//! nothing is not woken: an operation that takes something looks first, by two system calls, unless this process has
+//! looked within a second; so may an operation that failed. A waiter looks once a second. So for up to a second after
+//! the deletion the old file may still admit what it has left. With the feature `tracing` the first error in a process
+//! is an event as well.
 //!
 //! A file that is moved to another path stays in use by all who have it open; new processes find it by the new path. If
 //! another segment is then created at the old path, processes that opened the file by that path get `Removed`, and those that

@@ -1,6 +1,7 @@
-//! 24 processes do everything at once, and each may be killed or stopped at any instant: workers that acquire, wait, settle,
-//! cancel, renew, attach and detach, of plain, keyed and leased sets, of one that hosts share, one that they share by key, and one of which each process draws batches; those who ask the store;
-//! and an operator who applies, resets and recovers.
+//! 24 processes do everything at once, and each may be killed or stopped at any instant: workers that acquire, wait,
+//! settle, cancel, renew, attach and detach, of plain, keyed and leased sets, of one that hosts share, one that they
+//! share by key, and one of which each process draws batches; those who ask the store; and an operator who applies,
+//! resets and recovers.
 //!
 //! What is held, and how much was admitted, is known outside the library. Again and again the killing pauses: then every
 //! process must get on, and when all have given back, nothing may be left.

@@ -1,9 +1,9 @@
 //! Generated declarations, under generated operations: each verb of the public API meets each option, and what holds of all
 //! of them is asked after each step. No model of a limit says what is right; [`invariants`] do.
 //!
-//! Runs a sample, the same each time; with `SHMLIMIT_GENERATED_SECONDS` other cases for so long. Each case has a seed of its own, and
-//! `SHMLIMIT_SEED` repeats one, or starts there if seconds are given too. A case that fails is made smaller and printed: kept in `tests/generated/kept/`, it is
-//! tried again each time.
+//! Runs a sample, the same each time; with `SHMLIMIT_GENERATED_SECONDS` other cases for so long. Each case has a seed
+//! of its own, and `SHMLIMIT_SEED` repeats one, or starts there if seconds are given too. A case that fails is made
+//! smaller and printed: kept in `tests/generated/kept/`, it is tried again each time.
 
 mod actor;
 mod alone;

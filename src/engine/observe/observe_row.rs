@@ -293,8 +293,8 @@ impl RuledShard<'_> {
 }
 
 impl RuledShard<'_> {
-    /// The limits that the row of a key has, as a bit mask: those of all keys are not in it. If they count networks, the key's name says which ones. If
-    /// the name is not kept, or not kept whole, it may be any of them.
+    /// The limits that the row of a key has, as a bit mask: those of all keys are not in it. If they count networks,
+    /// the key's name says which ones. If the name is not kept, or not kept whole, it may be any of them.
     fn limits_of_key(&self, name: Option<&KeptName>) -> u32 {
         let network = name
             .filter(|(kept, length)| !self.set.levels.is_empty() && kept.len() as u64 == *length)

@@ -78,7 +78,7 @@ pub fn declaration_for(segment: &Path, file: &Path) -> Result<Declaration, Failu
 pub struct Form {
     /// Print JSON
     ///
-    /// It says the same as the text. Amounts are in the units that the limits count in, times in seconds.
+    /// It says the same as the text. Amounts are in the units in which the limits count, times in seconds.
     #[arg(long)]
     pub json: bool,
 }
@@ -104,8 +104,8 @@ impl Form {
 pub struct Trust {
     /// Accept a file that someone else may have planted
     ///
-    /// That is one that anyone may write, or that belongs to another user in a directory that others may write.
-    /// Anyone who can write the file can bring this program down.
+    /// That is one that anyone may write to, or one of another user in a directory that others may write to. Anyone who
+    /// can write to the file can crash this program.
     #[arg(long)]
     trust_any_owner: bool,
 }
@@ -118,8 +118,8 @@ pub struct Access {
 
     /// How long to wait for the lock of a set, such as 500ms or 5s
     ///
-    /// Locks are held for well under a microsecond, so
-    /// only a process that is stopped or writes a core dump is ever waited for.
+    /// Locks are held for well under a microsecond, so it only ever waits for a process that is stopped or writes a core
+    /// dump.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     lock_timeout: Duration,
 }

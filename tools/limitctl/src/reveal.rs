@@ -8,9 +8,11 @@ use crate::text::key;
 /// Whether keys are shown whole.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Reveal {
-    /// Show all that is kept of each key
+    /// Show all that is stored of each key
     ///
-    /// Keys are often secrets, such as API keys, and what is printed ends up in logs and tickets. So only the first bytes of each are shown, a quarter of them and at most four, beside its length and its fingerprint, which tells it from others.
+    /// Keys are often secrets, such as API keys, and output ends up in logs and tickets. So by default only the first
+    /// bytes of each key are shown, a quarter of them and at most four, with its length and its fingerprint, which tells
+    /// it from others.
     #[arg(long)]
     reveal: bool,
 }

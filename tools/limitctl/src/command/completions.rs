@@ -13,7 +13,7 @@ use crate::output;
 pub struct Completions {
     /// The shell
     ///
-    /// Each has its own place for the script: see its manual.
+    /// Its manual says where the script belongs.
     shell: Shell,
 }
 

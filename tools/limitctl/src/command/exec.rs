@@ -22,25 +22,36 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Run a command under a permit
 ///
-/// Waits in the queue of the set until its limits admit the request, runs the command, and gives back what the permit holds when the command has ended:
+/// Waits in the queue of the set until its limits admit the request, runs the command, and gives the permit back when
+/// the command has ended:
 ///
 ///     limitctl exec /dev/shm/build.limits jobs -- make -j4
 ///
 ///     limitctl exec --cost tokens=1500 --timeout 30s /dev/shm/gateway.limits openai -- ./ask
 ///
-/// One of each limit of calls and concurrency is taken, unless --cost says otherwise; a limit of cost wants one named.
+/// Takes one of each limit of calls and concurrency, unless --cost says otherwise. A limit of cost must be named there.
 ///
-/// The command has limitctl's place: its files, environment, process group, signal mask and ignored signals. Signals sent to limitctl are passed on, a command that stops stops limitctl, and limitctl ends when the command does and as it does: with its exit code, or by the signal that killed it. Leases are renewed.
+/// The command takes limitctl's place: it gets its files, environment, process group, signal mask and ignored signals.
+/// limitctl passes on the signals it is sent, stops when the command stops, and ends as the command does: with its exit
+/// code, or by the signal that killed it. Leases are renewed.
 ///
-/// The permit is held by a process of limitctl's own, limitctl-keeper, until the command and everything that it started has ended: what it leaves running in the background, also as a daemon, holds the permit although limitctl has ended. So where limitctl is killed by SIGKILL, the job goes on and the permit is held. Only SIGKILL of limitctl-keeper frees the permit early; the kernel then kills the command, but not what the command started, unless the command runs as another user by then.
+/// A second process, limitctl-keeper, holds the permit until the command and everything it started have ended. Whatever
+/// the command leaves running in the background, even as a daemon, keeps the permit although limitctl has ended. So if
+/// limitctl is killed by SIGKILL, the job continues and the permit is held. Only SIGKILL of limitctl-keeper frees the
+/// permit early. The kernel then kills the command, unless that runs as another user by now, but not what it started.
 ///
-/// Where all places of participants of the segment are taken, limitctl waits for one as it waits for the permit, in no order.
+/// If the segment has no place for another process, limitctl waits for one, just as it waits for the permit but in no
+/// order.
 ///
-/// Where the permit has nothing to give back, because it took limits of calls and cost only, limitctl becomes the command.
+/// If the permit has nothing to give back, because it only took from limits of calls and cost, limitctl becomes the
+/// command.
 ///
-/// Where hosts share a limit of the set, limitctl takes part in asking the store for leases until it ends or becomes the command, with the user and password of SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or SHMLIMIT_FLEET_PASSWORD_FILE. The store answers while limitctl waits in the queue: with --timeout 0, only what is leased already is taken.
+/// If hosts share a limit of the set, limitctl takes part in asking the store for leases until it ends or becomes the
+/// command, with the user and password in SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or
+/// SHMLIMIT_FLEET_PASSWORD_FILE. The store answers while limitctl waits in the queue: with --timeout 0, only what is
+/// already leased is taken.
 ///
-/// Before the command runs, limitctl may end with one of the exit codes below. A command may end with the same ones.
+/// Before the command runs, limitctl may end with one of the exit codes below. The command may use the same ones.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Exec {
@@ -49,12 +60,12 @@ pub struct Exec {
 
     /// What to take of a limit, such as tokens=1500 or dollars=0.25
     ///
-    /// In the unit in which the limit was declared. May be repeated. Where anything is named, limits of cost that are
-    /// not named are not taken.
+    /// In the unit in which the limit was declared. May be repeated. If any limit is named, limits of cost that are not
+    /// named are not taken.
     #[arg(long = "cost", value_name = "NAME=AMOUNT", value_parser = cost)]
     costs: Vec<Cost>,
 
-    /// Whose limits to take, where the set is keyed
+    /// Whose limits to take, if the set is keyed
     ///
     /// Exactly the bytes that programs use, from 1 to 65,536 of them.
     #[arg(long, value_name = "KEY")]
@@ -62,13 +73,13 @@ pub struct Exec {
 
     /// How long to wait for the permit, such as 500ms, 1m or 2.5 (seconds); for ever unless given
     ///
-    /// 0 does not wait. When time is up, the command is not run, and the exit code is 75.
+    /// With 0, limitctl does not wait. When the time is up, the command is not run, and the exit code is 75.
     #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
     timeout: Option<Duration>,
 
-    /// The exit code where the permit was refused, or did not come in time; 75 unless given
+    /// The exit code if the permit was refused, or did not come in time; 75 unless given
     ///
-    /// From 0 to 255. One that the command never ends with tells the two apart.
+    /// From 0 to 255. Choose one that the command never ends with to tell the two apart.
     #[arg(long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
 

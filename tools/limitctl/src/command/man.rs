@@ -12,8 +12,8 @@ use crate::output;
 pub struct Man {
     /// The verb to print the page of
     ///
-    /// Unless given, it is the page of limitctl itself, which lists the verbs. One that is part of another follows it: `limitctl
-    /// man fleet drain`.
+    /// By default, the page of limitctl itself, which lists the verbs. For a verb that is part of another, name both:
+    /// `limitctl man fleet drain`.
     verb: Vec<String>,
 }
 

@@ -14,18 +14,18 @@ use crate::text::{human, sanitise, style};
 
 /// Try out whether limits work on this file system and this kernel
 ///
-/// Creates segments in a directory of its own, with processes of its own, which it stops and kills: whether a lock is taken
-/// over, who is taken for dead, how long a waiter takes to go on, whether the processor's counter tells the time. Takes some
-/// seconds, and removes everything that it made. Ends with exit code 1 where something does not work. As JSON, what was measured
-/// is numbers.
+/// Creates segments in a directory of its own, with processes of its own that it stops and kills. It checks whether a lock
+/// is taken over, who is taken for dead, how long it takes to wake a waiter, and whether the processor's counter tells the
+/// time. Takes some seconds, and removes everything that it created. If something does not work, the exit code is 1. In
+/// JSON, measurements are numbers.
 #[derive(Args, Debug)]
 pub struct Selftest {
     #[command(flatten)]
     form: Form,
 
-    /// Where segments are to be
+    /// Where segments will be
     ///
-    /// Its file system is the one that is tried out.
+    /// The file system of this directory is tested.
     #[arg(default_value = "/dev/shm")]
     directory: PathBuf,
 }

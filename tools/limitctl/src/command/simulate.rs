@@ -21,26 +21,38 @@ use crate::text::{human, style};
 
 /// Try limits out on a trace of requests
 ///
-/// Replays the trace in no time, on a clock that goes from event to event, by the very code that decides in production, on a private segment. Nothing is left behind.
+/// Replays the trace at once, on a clock that jumps from event to event, with the very code that decides in production,
+/// on a private segment. Leaves nothing behind.
 ///
-/// The trace is one JSON object a line, in the order of time. A request has the milliseconds since the Unix epoch, a set, a key where the set is keyed, and by limit a whole number of the units that it counts in; what is not named is taken as in production:
+/// The trace has one JSON object per line, in order of time. A request names the milliseconds since the Unix epoch, a
+/// set, a key if the set is keyed, and for each limit a cost, as a whole number of the units in which the limit counts.
+/// Limits that it does not name are taken as in production:
 ///
 ///     {"at_ms": 1000, "set": "api", "key": "tenant-7", "cost": {"tokens": 900}, "id": 7}
 ///
-/// Without an id, a request gives back what it holds at once, and what it was charged stays charged. With an id, it holds until it is released (or until the trace ends), and may be settled once before; then the id may be used again. For a request that was refused, and in sets that count networks (whose keys are addresses), a settle or release has no effect:
+/// A request without an id gives back at once what it holds, and what it was charged stays charged. One with an id holds
+/// until it is released or the trace ends, and may be settled once before that; then the id may be used again. For a
+/// request that was refused, and in sets that count networks (whose keys are addresses), settle and release have no
+/// effect:
 ///
 ///     {"at_ms": 1500, "settle": 7, "usage": {"tokens": 350}}
 ///     {"at_ms": 1500, "release": 7}
 ///
-/// Instead of having an id, a request may wait, and say how long it then holds what it gets and what it has used by then. Its verdict is printed when it is decided, with the time that it waited. If all keys have some limit together, the summary shows what each key got of it, by the weight of the tier that its requests name:
+/// Instead of an id, a request may say how long it waits, how long it then holds what it got, and what it has used by
+/// the end. Its verdict is printed once it is decided, with the time that it waited. If all keys share a limit, the
+/// summary shows what each key got of it, by the weight of the tier that its requests name:
 ///
-///     {"at_ms": 1000, "set": "llm", "key": "tenant-7", "tier": "gold", "cost": {"tokens": 900}, "wait_ms": 30000, "hold_ms": 800, "usage": {"tokens": 350}}
+///     {"at_ms": 1000, "set": "llm", "key": "tenant-7", "tier": "gold", "cost": {"tokens": 900}, "wait_ms": 30000,
+///     "hold_ms": 800, "usage": {"tokens": 350}}
 ///
-/// Prints what the limits say to each request, in the same units, rounded down, and in milliseconds, rounded up:
+/// Prints what the limits say to each request. Amounts are in the same units, rounded down, and times in milliseconds,
+/// rounded up:
 ///
 ///     {"at_ms":1000,"set":"api","key":"tenant-7","admitted":true,"binding":null,"limits":{"tokens":{"remaining":100,"retry_after_ms":0,"reset_after_ms":900}}}
 ///
-/// A cost that can never be admitted is refused, and a retry_after_ms of null says that time alone does not help. Where a table of keys has no room for another, nothing binds: the request is refused, and "binding" is null. Keys are printed whole, as the trace has them. A line that makes no sense ends the replay (exit code 65).
+/// A cost that can never be admitted is refused, and a retry_after_ms of null says that time alone does not help. If the
+/// table of keys is full, the request is refused and "binding" is null, because no limit is to blame. Keys are printed
+/// whole, as in the trace. A line that makes no sense ends the replay (exit code 65).
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Simulate {
@@ -51,31 +63,34 @@ pub struct Simulate {
 
     /// The trace; - for standard input
     ///
-    /// It is read line by line, so it may be longer than what fits in memory.
+    /// It is read line by line, so it may be larger than memory.
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
 
     /// Print a summary instead of each verdict
     ///
-    /// That is: what was admitted, what was refused and why, the most in one second and at once, what each key got of limits of all keys, and a plot over time.
+    /// That is: what was admitted, what was refused and why, the most in one second and at once, what each key got of the
+    /// limits that all keys share, and a plot over time.
     #[arg(long)]
     summary: bool,
 
     /// Print the summary as JSON
     ///
-    /// Amounts are in the units that the limits count in, times in milliseconds.
+    /// Amounts are in the units in which the limits count, times in milliseconds.
     #[arg(long, requires = "summary")]
     json: bool,
 
     /// Compare with what another declaration says, such as the one in force
     ///
-    /// Replays both, and prints the verdicts that flip instead of all: those of the declaration, with the line of the trace, and under "against" those of the other. The last line counts them. A declaration ignores limits that only the other has, and keys where its set is not keyed.
+    /// Replays both, and prints only the verdicts that flip: those of the declaration, with the line of the trace, and
+    /// under "against" those of the other. The last line counts them. A declaration ignores limits that only the other
+    /// has, and keys if its set is not keyed.
     #[arg(long, value_name = "OTHER")]
     against: Option<PathBuf>,
 
     /// Fail if more than COUNT verdicts flip (exit code 3)
     ///
-    /// For a gate that a change of limits has to pass.
+    /// As a gate for changes of limits.
     #[arg(long, value_name = "COUNT", requires = "against")]
     max_flips: Option<u64>,
 }

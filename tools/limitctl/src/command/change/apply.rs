@@ -10,12 +10,18 @@ use crate::exit::{ExitCode, Failure};
 
 /// Change a live segment to what a declaration says
 ///
-/// For all processes that use it, at once, without taking anything from anyone and without giving anything away: what
-/// was counted stays counted, what is held stays held, and a raised limit does not grant the past.
+/// The change takes effect at once for all processes that use the segment. It takes nothing from anyone and gives
+/// nothing away: what was counted stays counted, what is held stays held, and a raised limit grants nothing for the past.
 ///
-/// Capacities, windows, bursts, offsets and time zones of calendar windows, leases, the bounds of adaptive limits, near_limit, refund, shadow, the size of batches, collect_within, metadata and when_full can change, gcra, token_bucket and leaky_bucket can become one another, and tiers can be added behind those that there are. The rest needs another segment: where anything of that differs, all of it is named, nothing is changed, and the exit code is 4. Sizes that the declaration does not name stay as they are.
+/// Capacities, windows, bursts, offsets and time zones of calendar windows, leases, the bounds of adaptive limits,
+/// near_limit, refund, shadow, batch sizes, collect_within, metadata and when_full can change. gcra, token_bucket and
+/// leaky_bucket can replace one another, and tiers can be added after the existing ones. Anything else needs another
+/// segment: if anything of that kind differs, each difference is named, nothing is changed, and the exit code is 4.
+/// Sizes that the declaration does not name stay as they are.
 ///
-/// Programs that open the segment with another declaration, and apply it, leave what this changes, until their declaration is of a higher version. A version in the declaration comes into force with it, also a lower one; without one, the version stays.
+/// Programs that open the segment with another declaration and would apply it leave this change alone until their
+/// declaration has a higher version. If the declaration has a version, it comes into force too, even a lower one;
+/// otherwise the version stays.
 #[derive(Args, Debug)]
 pub struct Apply {
     #[command(flatten)]
@@ -26,7 +32,7 @@ pub struct Apply {
 
     /// The declaration, in TOML
     ///
-    /// As for `limitctl create`, with all sets of the segment. Its path and mode, if it has them, play no part.
+    /// As for `limitctl create`, with all sets of the segment. Its path and mode, if any, are ignored.
     declaration: PathBuf,
 }
 

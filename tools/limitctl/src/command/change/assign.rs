@@ -12,11 +12,12 @@ use crate::text::{key, sanitise};
 
 /// Put a key of a keyed set into a tier
 ///
-/// It stays there until it is assigned to another, or a request names one. What it has used migrates as with `limitctl apply`, and its waiters are served by the new limits:
+/// It stays there until it is assigned to another tier or a request names one. What it has used migrates as with
+/// `limitctl apply`, and its waiters are served by the new limits:
 ///
 ///     limitctl assign /dev/shm/gateway.limits tenants acme gold
 ///
-/// The row of the key goes to no other key before it is in the tier `default` again, unless the set is declared to evict.
+/// The key keeps its row until it is back in the tier `default`, unless the set is declared to evict.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Assign {
@@ -33,12 +34,12 @@ pub struct Assign {
 
     /// The key
     ///
-    /// Exactly the bytes that programs use, also where nothing is kept of keys.
+    /// Exactly the bytes that programs use, even if the segment stores no keys.
     key: OsString,
 
     /// The tier
     ///
-    /// One that `limitctl inspect` shows of the set, or default.
+    /// One that `limitctl inspect` shows for the set, or default.
     tier: String,
 }
 

@@ -15,17 +15,19 @@ use crate::text::key;
 
 /// Change single values of a limit of a live segment
 ///
-/// As `limitctl apply`, for what is in force with these values in it:
+/// Applies the declaration in force, with these values changed, as `limitctl apply` does:
 ///
 ///     limitctl edit /dev/shm/gateway.limits chat requests capacity=200 window=30s
 ///
-/// A burst that is the whole capacity stays that, unless it is named.
+/// A burst that equals the capacity continues to equal it, unless it is named.
 ///
-/// Where the set is declared with `overrides = true`, a single key can have a capacity of its own, which none takes away:
+/// If the set is declared with `overrides = true`, a single key can have a capacity of its own. The value `none` takes
+/// it away again:
 ///
 ///     limitctl edit /dev/shm/gateway.limits tenants requests capacity=500 --key acme
 ///
-/// What it has used migrates as with a change of the declaration, and it keeps the capacity when another is applied. Its row goes to no other key, unless the set is declared to evict.
+/// What the key has used migrates as with a change of the declaration, and it keeps its capacity when another
+/// declaration is applied. It keeps its row, too, unless the set is declared to evict.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Edit {
@@ -42,18 +44,21 @@ pub struct Edit {
 
     /// The limit
     ///
-    /// One of the names that `limitctl inspect` shows of the set.
+    /// One of the names that `limitctl inspect` shows for the set.
     limit: String,
 
     /// What to change, such as capacity=200
     ///
-    /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window, interval, lease and latency_limit (times), near_limit (a percentage), refund and shadow (true or false), utc_offset (such as +05:30) and time_zone (such as Europe/Berlin), of which one removes the other, and batch (the units of a batch of a limit with credit, or auto). None as a value, such as lease=none, is what holds where nothing is declared.
+    /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window,
+    /// interval, lease and latency_limit (times), near_limit (a percentage), refund and shadow (true or false),
+    /// utc_offset (such as +05:30) and time_zone (such as Europe/Berlin), of which one removes the other, and batch
+    /// (the units of a batch of a limit with credit, or auto). The value none, as in lease=none, restores the default.
     #[arg(value_name = "FIELD=VALUE", required = true, value_parser = assignment)]
     values: Vec<Assignment>,
 
     /// Give only this key the capacity
     ///
-    /// Exactly the bytes that programs use, also where nothing is kept of keys. Of a key, nothing but the capacity can be changed.
+    /// Exactly the bytes that programs use, even if the segment stores no keys. Only the capacity of a key can be changed.
     #[arg(long, value_name = "KEY", conflicts_with = "dry_run")]
     key: Option<OsString>,
 }

@@ -14,8 +14,8 @@ use crate::text::{key, sanitise};
 
 /// Replenish limits
 ///
-/// Afterwards it is as if nothing had been taken yet. What processes hold stays held. A reset of all limits of a
-/// poisoned set heals it.
+/// Afterwards it is as if nothing had been taken yet. What processes hold stays held. Resetting all limits of a
+/// poisoned set makes it usable again.
 #[derive(Args, Debug)]
 pub struct Reset {
     #[command(flatten)]
@@ -23,13 +23,14 @@ pub struct Reset {
 
     /// Also set the counters of the set to zero
     ///
-    /// That is what was counted of the set and of all its limits, also of those that are not named.
+    /// That covers the counters of all its limits, including those that are not named.
     #[arg(long)]
     counters: bool,
 
-    /// Only of this key of the set, which is keyed
+    /// Only for this key of a keyed set
     ///
-    /// Exactly the bytes that programs use, also where nothing is kept of keys; or an address, where the limits of the set count networks: then it is all networks that contain it. Who waits for something of it is served.
+    /// Exactly the bytes that programs use, even if the segment stores no keys. If the limits of the set count networks,
+    /// an address, which stands for all networks that contain it. Requests that wait for them are served.
     #[arg(long, value_name = "KEY", requires = "set", conflicts_with = "counters")]
     key: Option<OsString>,
 
@@ -43,7 +44,7 @@ pub struct Reset {
 
     /// Limits of the set; all of them unless given
     ///
-    /// Names that `limitctl inspect` shows of the set.
+    /// Names that `limitctl inspect` shows for the set.
     #[arg(value_name = "LIMIT")]
     limits: Vec<String>,
 }

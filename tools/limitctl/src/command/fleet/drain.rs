@@ -19,15 +19,16 @@ use crate::text::sanitise;
 /// The pause between two looks at whether everything is given back.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// Give everything back that is leased, before a host goes
+/// Give back everything that is leased, before a host leaves
 ///
-/// What other hosts share with this one is asked for no more: requests of it are refused for want of a lease, also those of
-/// programs that start later, until `--end`. The process of this host that asks the store gives back what is leased and
-/// reports what was spent; places of a concurrency limit are given back as they are released. Waits for that. Where no process
-/// asks the store, limitctl does, with the user and password of SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or
-/// SHMLIMIT_FLEET_PASSWORD_FILE. What is not given back counts as spent one lease later.
+/// From now on, this host leases nothing: requests for limits that it shares with other hosts are refused for want of a
+/// lease, including those of programs that start later, until `--end`. The process that asks the store for this host
+/// gives back what is leased and reports what was spent; places of a concurrency limit are given back as they are
+/// released. limitctl waits for that. If no process asks the store, limitctl does, with the user and password in
+/// SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or SHMLIMIT_FLEET_PASSWORD_FILE. What is not given back counts
+/// as spent one lease later.
 ///
-/// Ends with exit code 1 where not everything was given back in time, and says what was not.
+/// If not everything was given back in time, says what was not, and ends with exit code 1.
 #[derive(Args, Debug)]
 pub struct Drain {
     #[command(flatten)]
@@ -35,13 +36,13 @@ pub struct Drain {
 
     /// Ask for leases again instead
     ///
-    /// For a host that stays after all.
+    /// For a host that is to stay after all.
     #[arg(long, conflicts_with = "timeout")]
     end: bool,
 
     /// How long to wait until everything is given back, such as 500ms or 30s
     ///
-    /// Without waiting with 0: what it began goes on all the same.
+    /// With 0, limitctl does not wait; what it began continues all the same.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     timeout: Duration,
 

@@ -18,10 +18,10 @@ use part::Part;
 
 /// Show what is leased of the limits that hosts share
 ///
-/// That is: where the store is, which process of this host asks it, what is leased of each limit and for how long, what the
-/// store answered last or why it did not, and what was counted. Maps the file read-only, takes no lock and asks no store,
-/// so no one waits for it, and it needs no more than permission to read the file. Ends with exit code 64 where the segment
-/// was declared without a fleet.
+/// That is: where the store is, which process of this host asks it, what is leased of each limit and for how long, what
+/// the store answered last or why it did not, and what was counted. Maps the file read-only, takes no lock and asks no
+/// store, so nobody waits for it, and permission to read the file is enough. If the segment was declared without a fleet,
+/// the exit code is 64.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Fleet {

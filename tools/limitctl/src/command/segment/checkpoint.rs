@@ -14,9 +14,11 @@ use crate::uninterrupted::Uninterrupted;
 
 /// Write the state of a segment into a checkpoint file
 ///
-/// A segment that declares `checkpoint` is created from it where its own file is gone, as after a reboot. Programs that declare it take checkpoints by themselves; this takes one at once, such as before a reboot. Ends with exit code 1 where another process is writing to the file.
+/// If the file of a segment that declares `checkpoint` is gone, as after a reboot, the segment is created from its
+/// checkpoint. Programs that declare one take checkpoints by themselves; this takes one at once, for example before a
+/// reboot. If another process is writing to the file, the exit code is 1.
 ///
-/// Or of all segments of a host that declare one, each into the file that it declares:
+/// With --all, it does so for all segments of a host that declare one, each into the file that it declares:
 ///
 ///     limitctl checkpoint --all /etc/shmlimit /run/shmlimit
 #[derive(Args, Debug)]
@@ -27,9 +29,8 @@ pub struct Checkpoint {
 
     /// A directory with declarations, each of a segment: the files in it that end in .toml
     ///
-    /// A declaration without a path of its own is of SEGMENT/NAME.limits, where its file is NAME.toml and SEGMENT a directory, as
-    /// `limitctl create` has it. Those that declare no checkpoint are left out. One that fails is reported and does not keep the
-    /// others from being written; the exit code is that of the first.
+    /// If NAME.toml declares no path, its segment is SEGMENT/NAME.limits, as with `limitctl create`. Those that declare no
+    /// checkpoint are skipped. A failure is reported and does not stop the others; the exit code is that of the first.
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "checkpoint")]
     all: Option<PathBuf>,
 
@@ -41,7 +42,7 @@ pub struct Checkpoint {
 
     /// The checkpoint file
     ///
-    /// It is made where it is not there, twice as large as the segment. The checkpoint before this one stays in it.
+    /// Created if it does not exist, twice as large as the segment. The previous checkpoint stays in it.
     #[arg(value_name = "CHECKPOINT", required_unless_present = "all")]
     checkpoint: Option<PathBuf>,
 }

@@ -25,25 +25,27 @@ use crate::uninterrupted::Uninterrupted;
 ///
 ///     limitctl create --set api --calls requests=100/1s --concurrency in_flight=8 /dev/shm/api.limits
 ///
-/// Or all segments of a host, from a directory with a declaration for each:
+/// With --all, it creates all segments of a host, from a directory with a declaration for each:
 ///
 ///     limitctl create --if-missing --all /etc/shmlimit /run/shmlimit
 ///
-/// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its memory is reserved then; what each set takes of it, for rows of keys, for holds and for waiters, is printed. With --dry-run, nothing is created, and only that is printed.
+/// The file appears complete or not at all, and an existing one is not touched unless --on-mismatch says so. All of its
+/// memory is reserved at once. Prints how much of it each set takes for rows of keys, holds and waiters; with --dry-run,
+/// it only prints that and creates nothing.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 #[command(group = ArgGroup::new("limits").multiple(true).args(["calls", "rate", "concurrency"]).conflicts_with_all(["declaration", "all"]))]
 pub struct Create {
     /// A directory with declarations, each of a segment: the files in it that end in .toml
     ///
-    /// A declaration without a path of its own is for PATH/NAME.limits, where its file is NAME.toml and PATH a directory. One
-    /// that fails is reported and does not keep the others from being created; the exit code is that of the first.
+    /// If NAME.toml declares no path, its segment is PATH/NAME.limits. A failure is reported and does not stop the others;
+    /// the exit code is that of the first.
     #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["declaration", "set"])]
     all: Option<PathBuf>,
 
-    /// The name of the set, where flags declare it
+    /// The name of the set, if flags declare it
     ///
-    /// Its limits are those of --calls, --rate and --concurrency, in this order.
+    /// Its limits are those of --calls, --rate and --concurrency, in that order.
     #[arg(
         long,
         value_name = "NAME",
@@ -54,13 +56,13 @@ pub struct Create {
 
     /// A limit of calls, such as requests=100/1s
     ///
-    /// Admits so many calls in each window; "unlimited" only counts them. May be repeated.
+    /// Admits that many calls in each window; "unlimited" only counts them. May be repeated.
     #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
     calls: Vec<PerWindow>,
 
     /// A limit of cost, such as tokens=90000/1m
     ///
-    /// Admits so much in each window; each request names its cost. May be repeated.
+    /// Admits that much in each window; each request names its cost. May be repeated.
     #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
     rate: Vec<PerWindow>,
 
@@ -92,25 +94,27 @@ pub struct Create {
 
     /// Only say how much memory the segment would take, and create nothing
     ///
-    /// A segment that is a directory takes a header and records of processes for each set. A container's /dev/shm has 64 MB unless it is given more.
+    /// In a directory, each set has a header and process records of its own. A container's /dev/shm has 64 MB unless it
+    /// is given more.
     #[arg(long, conflicts_with_all = ["if_missing", "on_mismatch"])]
     dry_run: bool,
 
-    /// Be content with a segment that exists already with the same declaration
+    /// Succeed if the segment already exists with the same declaration
     ///
-    /// As --on-mismatch error.
+    /// The same as --on-mismatch error.
     #[arg(long, conflicts_with = "on_mismatch")]
     if_missing: bool,
 
-    /// Open a segment that exists already, and say what becomes of one with another declaration
+    /// Open the segment if it already exists, and say what to do if it has another declaration
     ///
-    /// What cannot be done is an error (exit code 78) that names each difference and what to do, and the segment stays as it is.
+    /// If that cannot be done, the segment stays as it is, and an error (exit code 78) names each difference and what to
+    /// do about it.
     #[arg(long, value_name = "WAY", value_parser = ways())]
     on_mismatch: Option<OnMismatch>,
 
     /// Where to create the segment; with --all, the directory for those that have no path
     ///
-    /// May be left out where the declaration has a path.
+    /// May be left out if the declaration has a path.
     segment: Option<PathBuf>,
 
     /// The declaration, in TOML
@@ -278,7 +282,7 @@ fn say_memory(declaration: &Declaration, path: Option<&Path>, file: Option<&Path
     ))
 }
 
-/// The failure where neither a file nor flags declare anything.
+/// The failure if neither a file nor flags declare anything.
 fn nothing_declared(named: Option<&Path>) -> Failure {
     let what = named.map_or_else(String::new, |path| {
         format!("{} is not a declaration: ", human::path(path))

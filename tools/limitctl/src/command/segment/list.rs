@@ -21,12 +21,12 @@ use crate::text::{human, sanitise, style};
 ///
 /// Shows the state of each: ok; retired (to be used no more); elsewhere (in use in another namespace, such as that of a
 /// container: here it can only be looked at); cold (of another boot or namespace, or a copy, and in use nowhere: the next
-/// process to open it voids its locks and owners); foreign format; damaged. Other files are left out. Nothing is
-/// attached, locked or changed.
+/// process to open it voids its locks and owners); foreign format; damaged. Other files are left out. Attaches to
+/// nothing, locks nothing and changes nothing.
 ///
-/// A directory with a file for each set is one segment. If some of its sets are in use, those that no process is
-/// attached to are named: no running program declares them. Remove those that will not come back by the paths of their
-/// files, with `limitctl remove`. As JSON, paths are full.
+/// A directory with a file for each set is one segment. If some of its sets are in use, those to which no process is
+/// attached are named: no running program declares them. If they will not come back, remove them by the paths of their
+/// files, with `limitctl remove`. In JSON, paths are full.
 #[derive(Args, Debug)]
 pub struct List {
     #[command(flatten)]

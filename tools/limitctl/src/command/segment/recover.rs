@@ -10,19 +10,18 @@ use crate::arguments::{Access, Looking, Report};
 use crate::exit::{ExitCode, Failure};
 use crate::text::{human, sanitise, style};
 
-/// Set right what dead processes left behind
+/// Clean up what dead processes left behind
 ///
-/// That is: locks, half-done operations, holds, places in the table of processes.
-/// All of it happens by itself as soon as a process needs it; this does it now, and says what it did. Ends with exit
-/// code 1 where something could not be set right.
+/// That is: locks, half-done operations, holds, places in the table of processes. All of this happens by itself as soon
+/// as a process needs it; this does it now, and says what it did. If something could not be repaired, the exit code is 1.
 #[derive(Args, Debug)]
 pub struct Recover {
     #[command(flatten)]
     access: Access,
 
-    /// Count again what follows from holds, tickets and keys, whether or not it is wrong
+    /// Recount everything that follows from holds, tickets and keys, whether or not it is wrong
     ///
-    /// Without it that is done where the counts do not agree. It takes the lock of each set for as long as that takes.
+    /// Otherwise that is done only if the counts do not agree. Holds the lock of each set for as long as it takes.
     #[arg(long)]
     rebuild: bool,
 

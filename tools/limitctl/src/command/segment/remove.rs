@@ -10,19 +10,19 @@ use crate::text::human;
 
 /// Remove a segment
 ///
-/// Marks it as retired, so that processes attached to it get a clear error at once, and deletes its file; what they
-/// hold is given back as ever. Layers and middlewares go on with the segment that is created in its place. Refuses
-/// while live processes are attached (exit code 1), unless the segment was retired before. A file that is not a
+/// Marks it as retired, so that attached processes get a clear error at once, and deletes its file. They can still give
+/// back what they hold. Layers and middlewares continue with the segment that is created in its place. Refuses to remove
+/// a segment to which live processes are attached (exit code 1), unless it is retired already. A file that is not a
 /// segment is never deleted.
 #[derive(Args, Debug)]
 pub struct Remove {
     #[command(flatten)]
     trust: Trust,
 
-    /// Remove it under attached processes, or though it is damaged
+    /// Remove it even if processes are attached or it is damaged
     ///
-    /// Another format counts as damage. A damaged segment is not marked: processes attached to it find within a
-    /// second that the file was deleted.
+    /// Another format counts as damage. A damaged segment is not marked: attached processes find out within a second that
+    /// the file was deleted.
     #[arg(long)]
     force: bool,
 

@@ -17,18 +17,19 @@ use crate::set_files::sets_in;
 use crate::text::facts::Facts;
 use crate::text::{human, sanitise, style};
 
-/// Find out what is wrong with a segment, or with all of a directory
+/// Find out what is wrong with a segment, or with all segments of a directory
 ///
-/// Looks at locks, processes, permits, queues, counts, the file, the file system and the host. Each finding says how bad it is,
-/// what it means, and the command that heals it. Nothing is locked or changed, and damaged files are examined as well. What may
-/// pass by itself is looked at again, for up to two seconds.
+/// Examines locks, processes, permits, queues, counts, the file, the file system and the host. Each finding says how bad
+/// it is, what it means, and which command fixes it. Locks nothing and changes nothing; damaged files are examined as
+/// well. Whatever may be transient is looked at again, for up to two seconds.
 ///
-/// Ends with exit code 1 where a finding is an error. As JSON, the word of each finding stays the same from version to version.
+/// If any finding is an error, the exit code is 1. In JSON, the word for each finding stays the same from version to
+/// version.
 #[derive(Args, Debug)]
 pub struct Doctor {
-    /// End with exit code 1 for warnings, too
+    /// Let warnings, too, lead to exit code 1
     ///
-    /// Without it they are shown and do not count. Notes never count.
+    /// Otherwise they are only shown. Notes never count.
     #[arg(long)]
     strict: bool,
 
@@ -37,9 +38,8 @@ pub struct Doctor {
 
     /// A segment, or a directory with segments
     ///
-    /// In a directory, all segments are examined that lie directly in it, or in a directory inside it that has a file
-    /// for each set. Files of other programs are left out; those that this user may not read are counted, because
-    /// segments may be among them.
+    /// Of a directory, examines all segments directly in it, and directories in it that have a file for each set. Files
+    /// of other programs are left out; those that this user may not read are counted, because they may be segments.
     #[arg(value_name = "SEGMENT | DIRECTORY", default_value = "/dev/shm")]
     path: PathBuf,
 }

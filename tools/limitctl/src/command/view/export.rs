@@ -13,28 +13,30 @@ use crate::output;
 
 /// Export the figures of segments to a monitoring system
 ///
-/// Counters of requests by result, permits that are out, queues, waits, and what was reclaimed, recovered and evicted,
-/// labelled with segment, set and limit, never with a key. Maps the files read-only and takes no lock, so no one waits
-/// for it, and it needs no more than permission to read them. A segment that cannot be read does not keep the others
-/// from being exported; the exit code says that there was one.
+/// Counters of requests by result, permits in use, queues, waits, and what was reclaimed, recovered and evicted, labelled
+/// with segment, set and limit, never with a key. Maps the files read-only and takes no lock, so nobody waits for it, and
+/// permission to read them is enough. If a segment cannot be read, the others are exported all the same, and the exit
+/// code says so.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("format").required(true).args(["prometheus", "openmetrics"]))]
 pub struct Export {
     /// In the text format of Prometheus
     ///
-    /// Which is also what `limitctl serve` answers at /metrics, and what the textfile collector of node exporter reads.
+    /// This is also what `limitctl serve` answers at /metrics, and what node exporter's textfile collector reads.
     #[arg(long)]
     prometheus: bool,
 
     /// In the text format of OpenMetrics
     ///
-    /// The same figures. `limitctl serve` answers them in it where it is asked for that.
+    /// The same figures. `limitctl serve` answers in this format on request.
     #[arg(long)]
     openmetrics: bool,
 
     /// Write to this file instead of standard output
     ///
-    /// The file is replaced at once: its reader finds all of the former figures or all of the new ones. Into a device, into a pipe and through a link they are written directly. A segment or a checkpoint is never written over. Node exporter's textfile collector reads files whose names end in .prom.
+    /// The file is replaced in one step: a reader finds either all of the old figures or all of the new ones. A device, a
+    /// pipe or the target of a link is written to directly. A segment or a checkpoint is never overwritten. Node
+    /// exporter's textfile collector reads files whose names end in .prom.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 

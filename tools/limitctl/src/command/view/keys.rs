@@ -18,32 +18,33 @@ use crate::text::{key, sanitise, style};
 
 /// Show the keys of a keyed set
 ///
-/// That is who is limited, how often each was admitted and refused, and what is left to each. Keys without a row, which
-/// are as if never used, are not shown. Maps the file read-only and takes no lock, so no one waits for it, and it needs
-/// no more than permission to read the file.
+/// That is: who is limited, how often each key was admitted and refused, and what each has left. Keys without a row, which
+/// are as good as unused, are not shown. Maps the file read-only and takes no lock, so nobody waits for it, and permission
+/// to read the file is enough.
 ///
-/// As JSON, a key has its text where it is UTF-8, or else its bytes in hexadecimal digits, and always its fingerprint.
+/// In JSON, a key is its text if that is UTF-8, or else its bytes in hexadecimal, and always has its fingerprint.
 #[derive(Args, Debug)]
 pub struct Keys {
     /// How many keys to show; 0 for all of them
     ///
-    /// All of ten million keys take some gigabytes of memory, the first few of them next to nothing.
+    /// To show all of ten million keys takes some gigabytes of memory; the first few take next to none.
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     top: usize,
 
     /// Which keys come first
     ///
-    /// Keys that are alike in that come in an order that is the same every time.
+    /// Keys that are equal in this respect come in the same order every time.
     #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Used)]
     by: Order,
 
-    /// Show only keys that have this text in them
+    /// Show only keys that contain this text
     ///
-    /// It is looked for in what is kept of a key, at most its first 40 bytes, whether or not that is shown; or in its fingerprint, where nothing is kept of keys.
+    /// Searches what is stored of each key, at most its first 40 bytes, whether or not that is shown. If the set stores no
+    /// keys, searches their fingerprints.
     #[arg(long = "match", value_name = "TEXT")]
     text: Option<String>,
 
-    /// Show only keys of which some limit has nothing left
+    /// Show only keys that have nothing left of some limit
     ///
     /// A request that takes one unit of that limit is refused.
     #[arg(long)]

@@ -16,21 +16,23 @@ use crate::web::{self, Segments};
 
 /// Show segments live in a browser
 ///
-/// A page with sets, limits, rates, queues, holders and hottest keys at /, the same as JSON under /api, and figures for
-/// Prometheus at /metrics. Nothing can be changed by it. Maps the files read-only and takes no lock, so no one waits for
-/// it, and it needs no more than permission to read them. It asks no one who they are: labels, and what is shown of keys, are for
-/// anyone who can reach the address, which is of this host alone unless another one is given.
+/// Serves a page with sets, limits, rates, queues, holders and hottest keys at /, the same as JSON under /api, and figures
+/// for Prometheus at /metrics. It can change nothing. Maps the files read-only and takes no lock, so nobody waits for it,
+/// and permission to read them is enough. There is no authentication: anyone who can reach the address sees labels, and
+/// what is shown of keys. By default, only this host can reach it.
 #[derive(Args, Debug)]
 pub struct Serve {
     /// How long to wait between two looks, such as 500ms or 5s
     ///
-    /// Rates are those of this time. A bare number counts seconds. Figures for Prometheus are of the instant at which they are asked for.
+    /// Rates are averages over this time. A bare number counts seconds. Figures for Prometheus are taken when they are
+    /// asked for.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     every: Duration,
 
     /// How many of the hottest keys of each keyed set to show
     ///
-    /// To find them each key of the set is looked at, which takes some milliseconds for a hundred thousand of them. With 0, no key is looked at.
+    /// To find them, every key of the set is looked at, which takes some milliseconds for each hundred thousand. With 0,
+    /// no key is looked at.
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     keys: usize,
 
@@ -39,7 +41,7 @@ pub struct Serve {
 
     /// Where to listen: a port of this host, or ADDRESS:PORT
     ///
-    /// A port alone is one of 127.0.0.1. With port 0 the system chooses one, which is printed.
+    /// A port alone means 127.0.0.1. With port 0, the system chooses one, which is printed.
     #[arg(value_name = "ADDR", value_parser = address)]
     address: SocketAddr,
 

@@ -23,7 +23,9 @@ use crate::text::{declared, key, sanitise, style};
 
 /// Show one key of a keyed set
 ///
-/// That is what is left to it of each limit, how often it was admitted and refused, and which processes hold or wait for something of it. Maps the file read-only and takes no lock. Works also where nothing is kept of keys. As JSON, "rows" is empty where the key has none.
+/// That is: what it has left of each limit, how often it was admitted and refused, and which processes hold or wait for
+/// something of it. Maps the file read-only and takes no lock. Works even if the segment stores no keys. In JSON, "rows"
+/// is empty if the key has no row.
 #[derive(Args, Debug)]
 pub struct Show {
     #[command(flatten)]
@@ -39,7 +41,8 @@ pub struct Show {
 
     /// The key, whole
     ///
-    /// Exactly the bytes that programs use; or an address, where the limits of the set count networks: then each network that contains it is shown.
+    /// Exactly the bytes that programs use. If the limits of the set count networks, an address: each network that contains
+    /// it is shown.
     key: OsString,
 }
 

@@ -15,21 +15,22 @@ use crate::screen::{self, Signs};
 
 /// Show a segment live, on the whole screen
 ///
-/// Sets and their limits, what is admitted and refused a second, queues, holders, processes, and the keys that are asked
-/// for most often. Enter opens a set and a key, Esc goes back, `s` sorts, `/` filters, `p` pauses, Tab goes to the next
-/// list, `q` quits. Maps the file read-only and takes no lock, so no one waits for it, and it needs no more than
-/// permission to read the file. `NO_COLOR` is respected: everything can be read without colours.
+/// Sets and their limits, what is admitted and refused per second, queues, holders, processes, and the keys that are asked
+/// for most often. Enter opens a set or a key, Esc goes back, `s` sorts, `/` filters, `p` pauses, Tab goes to the next
+/// list, `q` quits. Maps the file read-only and takes no lock, so nobody waits for it, and permission to read the file is
+/// enough. `NO_COLOR` is respected: everything can be read without colours.
 #[derive(Args, Debug)]
 pub struct Top {
     /// How long to wait between two looks, such as 500ms or 5s
     ///
-    /// Rates are those of this time. A bare number counts seconds.
+    /// Rates are averages over this time. A bare number counts seconds.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     every: Duration,
 
     /// How many of the hottest keys of each keyed set to look for
     ///
-    /// To find them each key of the set is looked at, which takes some milliseconds for a hundred thousand of them. With 0, no key is looked at.
+    /// To find them, every key of the set is looked at, which takes some milliseconds for each hundred thousand. With 0,
+    /// no key is looked at.
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     keys: usize,
 

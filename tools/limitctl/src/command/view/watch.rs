@@ -23,28 +23,29 @@ use crate::text::{key, sanitise};
 
 /// Print what happens in a segment, again and again
 ///
-/// That is, for each set, how many requests a second were admitted and refused since the line before, how many permits
-/// are out, how many requests wait, and how much of each limit is used. Maps the file read-only and takes no lock, so no
-/// one waits for it, and it needs no more than permission to read the file. A segment that takes the place of the one
-/// that is watched is watched instead. As JSON, each line is an object with the rates, in requests a second, and the counters of
-/// all sets at one instant.
+/// That is, for each set: how many requests per second were admitted and refused since the previous line, how many permits
+/// are in use, how many requests wait, and how much of each limit is used. Maps the file read-only and takes no lock, so
+/// nobody waits for it, and permission to read the file is enough. If another segment takes the place of this one, it is
+/// watched from then on. In JSON, each line is an object with the rates, in requests per second, and the counters of all
+/// sets at one instant.
 #[derive(Args, Debug)]
 pub struct Watch {
     /// How long to wait between two lines, such as 500ms or 5s
     ///
-    /// Rates are those of this time. A bare number counts seconds.
+    /// Rates are averages over this time. A bare number counts seconds.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     every: Duration,
 
-    /// How often to print before the end
+    /// How many times to print
     ///
-    /// Without it, until it is interrupted or its reader closes the pipe.
+    /// By default, until it is interrupted or its reader closes the pipe.
     #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
 
     /// How many of the hottest keys of each keyed set to show
     ///
-    /// Those that were asked for most often since the line before. To find them each key of the set is looked at, which takes some milliseconds for a hundred thousand of them.
+    /// Those that were asked for most often since the previous line. To find them, every key of the set is looked at, which
+    /// takes some milliseconds for each hundred thousand.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     keys: usize,
 
