@@ -22,8 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Run a command under a permit
 ///
-/// Waits in the queue of the set until its limits admit the request, runs the command, and gives the permit back when
-/// the command has ended:
+/// Waits in the queue of the set until its limits admit the request, runs the command, and gives the permit back when the command has ended:
 ///
 ///     limitctl exec /dev/shm/build.limits jobs -- make -j4
 ///
@@ -31,25 +30,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 ///
 /// Takes one of each limit of calls and concurrency, unless --cost says otherwise. A limit of cost must be named there.
 ///
-/// The command takes limitctl's place: it gets its files, environment, process group, signal mask and ignored signals.
-/// limitctl passes on the signals it is sent, stops when the command stops, and ends as the command does: with its exit
-/// code, or by the signal that killed it. Leases are renewed.
+/// The command takes limitctl's place: it gets its files, environment, process group, signal mask and ignored signals. limitctl passes on the signals it is sent, stops when the command stops, and ends as the command does: with its exit code, or by the signal that killed it. Leases are renewed.
 ///
-/// A second process, limitctl-keeper, holds the permit until the command and everything it started have ended. Whatever
-/// the command leaves running in the background, even as a daemon, keeps the permit although limitctl has ended. So if
-/// limitctl is killed by SIGKILL, the job continues and the permit is held. Only SIGKILL of limitctl-keeper frees the
-/// permit early. The kernel then kills the command, unless that runs as another user by now, but not what it started.
+/// A second process, limitctl-keeper, holds the permit until the command and everything it started have ended. Whatever the command leaves running in the background, even as a daemon, keeps the permit although limitctl has ended. So if limitctl is killed by SIGKILL, the job continues and the permit is held. Only SIGKILL of limitctl-keeper frees the permit early. The kernel then kills the command, unless that runs as another user by now, but not what it started.
 ///
-/// If the segment has no place for another process, limitctl waits for one, just as it waits for the permit but in no
-/// order.
+/// If the segment has no place for another process, limitctl waits for one, just as it waits for the permit but in no order.
 ///
-/// If the permit has nothing to give back, because it only took from limits of calls and cost, limitctl becomes the
-/// command.
+/// If the permit has nothing to give back, because it only took from limits of calls and cost, limitctl becomes the command.
 ///
-/// If hosts share a limit of the set, limitctl takes part in asking the store for leases until it ends or becomes the
-/// command, with the user and password in SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or
-/// SHMLIMIT_FLEET_PASSWORD_FILE. The store answers while limitctl waits in the queue: with --timeout 0, only what is
-/// already leased is taken.
+/// If hosts share a limit of the set, limitctl takes part in asking the store for leases until it ends or becomes the command, with the user and password in SHMLIMIT_FLEET_USERNAME and SHMLIMIT_FLEET_PASSWORD or SHMLIMIT_FLEET_PASSWORD_FILE. The store answers while limitctl waits in the queue: with --timeout 0, only what is already leased is taken.
 ///
 /// Before the command runs, limitctl may end with one of the exit codes below. The command may use the same ones.
 #[derive(Args, Debug)]

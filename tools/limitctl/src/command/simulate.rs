@@ -21,38 +21,27 @@ use crate::text::{human, style};
 
 /// Try limits out on a trace of requests
 ///
-/// Replays the trace at once, on a clock that jumps from event to event, with the very code that decides in production,
-/// on a private segment. Leaves nothing behind.
+/// Replays the trace at once, on a clock that jumps from event to event, with the very code that decides in production, on a private segment. Leaves nothing behind.
 ///
-/// The trace has one JSON object per line, in order of time. A request names the milliseconds since the Unix epoch, a
-/// set, a key if the set is keyed, and for each limit a cost, as a whole number of the units in which the limit counts.
-/// Limits that it does not name are taken as in production:
+/// The trace has one JSON object per line, in order of time. A request names the milliseconds since the Unix epoch, a set, a key if the set is keyed, and for each limit a cost, as a whole number of the units in which the limit counts. Limits that it does not name are taken as in production:
 ///
 ///     {"at_ms": 1000, "set": "api", "key": "tenant-7", "cost": {"tokens": 900}, "id": 7}
 ///
-/// A request without an id gives back at once what it holds, and what it was charged stays charged. One with an id holds
-/// until it is released or the trace ends, and may be settled once before that; then the id may be used again. For a
-/// request that was refused, and in sets that count networks (whose keys are addresses), settle and release have no
-/// effect:
+/// A request without an id gives back at once what it holds, and what it was charged stays charged. One with an id holds until it is released or the trace ends, and may be settled once before that; then the id may be used again. For a request that was refused, and in sets that count networks (whose keys are addresses), settle and release have no effect:
 ///
 ///     {"at_ms": 1500, "settle": 7, "usage": {"tokens": 350}}
 ///     {"at_ms": 1500, "release": 7}
 ///
-/// Instead of an id, a request may say how long it waits, how long it then holds what it got, and what it has used by
-/// the end. Its verdict is printed once it is decided, with the time that it waited. If all keys share a limit, the
-/// summary shows what each key got of it, by the weight of the tier that its requests name:
+/// Instead of an id, a request may say how long it waits, how long it then holds what it got, and what it has used by the end. Its verdict is printed once it is decided, with the time that it waited. If all keys share a limit, the summary shows what each key got of it, by the weight of the tier that its requests name:
 ///
 ///     {"at_ms": 1000, "set": "llm", "key": "tenant-7", "tier": "gold", "cost": {"tokens": 900}, "wait_ms": 30000,
 ///     "hold_ms": 800, "usage": {"tokens": 350}}
 ///
-/// Prints what the limits say to each request. Amounts are in the same units, rounded down, and times in milliseconds,
-/// rounded up:
+/// Prints what the limits say to each request. Amounts are in the same units, rounded down, and times in milliseconds, rounded up:
 ///
 ///     {"at_ms":1000,"set":"api","key":"tenant-7","admitted":true,"binding":null,"limits":{"tokens":{"remaining":100,"retry_after_ms":0,"reset_after_ms":900}}}
 ///
-/// A cost that can never be admitted is refused, and a retry_after_ms of null says that time alone does not help. If the
-/// table of keys is full, the request is refused and "binding" is null, because no limit is to blame. Keys are printed
-/// whole, as in the trace. A line that makes no sense ends the replay (exit code 65).
+/// A cost that can never be admitted is refused, and a retry_after_ms of null says that time alone does not help. If the table of keys is full, the request is refused and "binding" is null, because no limit is to blame. Keys are printed whole, as in the trace. A line that makes no sense ends the replay (exit code 65).
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Simulate {

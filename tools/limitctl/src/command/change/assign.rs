@@ -12,8 +12,7 @@ use crate::text::{key, sanitise};
 
 /// Put a key of a keyed set into a tier
 ///
-/// It stays there until it is assigned to another tier or a request names one. What it has used migrates as with
-/// `limitctl apply`, and its waiters are served by the new limits:
+/// It stays there until it is assigned to another tier or a request names one. What it has used migrates as with `limitctl apply`, and its waiters are served by the new limits:
 ///
 ///     limitctl assign /dev/shm/gateway.limits tenants acme gold
 ///

@@ -21,13 +21,11 @@ use crate::text::key;
 ///
 /// A burst that equals the capacity continues to equal it, unless it is named.
 ///
-/// If the set is declared with `overrides = true`, a single key can have a capacity of its own. The value `none` takes
-/// it away again:
+/// If the set is declared with `overrides = true`, a single key can have a capacity of its own (`none` takes it away again):
 ///
 ///     limitctl edit /dev/shm/gateway.limits tenants requests capacity=500 --key acme
 ///
-/// What the key has used migrates as with a change of the declaration, and it keeps its capacity when another
-/// declaration is applied. It keeps its row, too, unless the set is declared to evict.
+/// What the key has used migrates as with a change of the declaration, and it keeps its capacity when another declaration is applied. It keeps its row, too, unless the set is declared to evict.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Edit {

@@ -14,9 +14,7 @@ use crate::uninterrupted::Uninterrupted;
 
 /// Write the state of a segment into a checkpoint file
 ///
-/// If the file of a segment that declares `checkpoint` is gone, as after a reboot, the segment is created from its
-/// checkpoint. Programs that declare one take checkpoints by themselves; this takes one at once, for example before a
-/// reboot. If another process is writing to the file, the exit code is 1.
+/// If the file of a segment that declares `checkpoint` is gone, as after a reboot, the segment is created from its checkpoint. Programs that declare one take checkpoints by themselves; this takes one at once, for example before a reboot. If another process is writing to the file, the exit code is 1.
 ///
 /// With --all, it does so for all segments of a host that declare one, each into the file that it declares:
 ///

@@ -29,9 +29,7 @@ use crate::uninterrupted::Uninterrupted;
 ///
 ///     limitctl create --if-missing --all /etc/shmlimit /run/shmlimit
 ///
-/// The file appears complete or not at all, and an existing one is not touched unless --on-mismatch says so. All of its
-/// memory is reserved at once. Prints how much of it each set takes for rows of keys, holds and waiters; with --dry-run,
-/// it only prints that and creates nothing.
+/// The file appears complete or not at all, and an existing one is not touched unless --on-mismatch says so. All of its memory is reserved at once. Prints how much of it each set takes for rows of keys, holds and waiters; with --dry-run, it only prints that and creates nothing.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 #[command(group = ArgGroup::new("limits").multiple(true).args(["calls", "rate", "concurrency"]).conflicts_with_all(["declaration", "all"]))]
