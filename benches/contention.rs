@@ -1,5 +1,5 @@
-//! Two, 32 and 64 processes, and threads of one process, on one limit: throughput, fairness, and the longest stall beside the
-//! longest gap of as many processes that share nothing.
+//! Two, 32 and 64 processes, and threads of one process, on one limit: throughput, fairness, and the longest stall, next to
+//! the longest gap of as many processes that share nothing.
 
 #[allow(dead_code)]
 mod common;
@@ -10,7 +10,7 @@ use common::processes::work_if_told_to;
 
 fn main() {
     work_if_told_to();
-    // `cargo test --benches` asks whether it works, `cargo bench` how fast.
+    // `cargo test --benches` checks that it works, `cargo bench` how fast.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let (rounds, time) = if measure {
         (5, Duration::from_secs(2))

@@ -1,20 +1,20 @@
-//! Many at work on one limit: how much they do together, how evenly, and how long one of them is kept waiting. Beside each
-//! number of processes as many that share nothing, because what is longest between two turns of a processor is not the lock's,
-//! and as many that share a bare robust lock, because what that makes uneven is not the limit's.
+//! Many workers on one limit: how much they get done together, how evenly, and how long one of them is kept waiting. For
+//! comparison, each number of processes also runs without sharing anything, because the scheduler's pauses are not the
+//! lock's doing, and on a bare robust lock, because the unevenness of that is not the limit's doing.
 
 use std::path::Path;
 use std::time::Duration;
 
 use super::processes::{Share, Work, side_by_side, threads_side_by_side};
 
-/// What so many came to together.
+/// What a crowd achieved together.
 #[derive(Clone, Copy, Debug)]
 pub struct Together {
-    /// Operations a second.
+    /// Operations per second.
     pub rate: f64,
-    /// Jain's index of fairness: 1 where all did as much, 1/n where one did everything.
+    /// Jain's index of fairness: 1 if all did the same amount, 1/n if one did everything.
     pub jain: f64,
-    /// The longest time in which one of them did nothing.
+    /// The longest time for which any of them did nothing.
     pub longest_gap: Duration,
 }
 
@@ -37,7 +37,7 @@ impl Together {
         }
     }
 
-    /// Of several rounds: the median of each.
+    /// The median of each figure over several rounds.
     fn median(mut rounds: Vec<Self>) -> Self {
         let middle = rounds.len() / 2;
         rounds.sort_by(|one, other| one.rate.total_cmp(&other.rate));
@@ -53,7 +53,7 @@ impl Together {
     }
 }
 
-/// So many at once.
+/// How many work at once, and on what.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowd {
     /// Processes, or threads of one process.
@@ -69,7 +69,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// How many times the longest gap without a lock the longest stall is.
+    /// How many times as long the longest stall is as the longest gap without a lock.
     pub fn stall_ratio(&self) -> f64 {
         self.on_one_limit.longest_gap.as_secs_f64() / self.without_a_lock.longest_gap.as_secs_f64()
     }

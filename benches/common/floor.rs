@@ -1,6 +1,6 @@
-//! What no operation on shared limits can do without: a lock that survives its holder, and the time.
+//! What every operation on shared limits needs at least: a lock that survives its holder, and the time.
 //!
-//! Written with the C library's calls alone, so that what is measured beside it pays for everything else.
+//! Written with nothing but calls of the C library, so that the difference is the cost of everything else.
 #![allow(
     unsafe_code,
     reason = "the C library's own lock and clock are what is measured"
@@ -57,7 +57,7 @@ impl Floor {
         Self { plain, mapping }
     }
 
-    /// Maps what another process has made.
+    /// Maps the file that another process has made.
     pub fn open(path: &Path) -> Self {
         let file = OpenOptions::new()
             .read(true)
@@ -72,7 +72,7 @@ impl Floor {
         Self { plain, mapping }
     }
 
-    /// Takes and releases the robust lock, without waiting. Only where no other process uses it.
+    /// Takes and releases the robust lock, without waiting. Only if no other process uses it.
     #[inline]
     pub fn try_lock_and_unlock(&self) {
         // SAFETY: `create` made a mutex there; the process that locks here unlocks before it returns.
@@ -86,7 +86,7 @@ impl Floor {
         debug_assert_eq!(answers, [0, 0]);
     }
 
-    /// Takes the robust lock, waiting for it, does `work`, and releases it.
+    /// Waits for the robust lock, does `work`, and releases the lock.
     #[inline]
     pub fn with_lock<T>(&self, work: impl FnOnce() -> T) -> T {
         let mutex = self.mapping.as_mut_ptr().cast();
@@ -105,7 +105,7 @@ impl Floor {
         drop(self.plain.lock().expect("a lock"));
     }
 
-    /// The clock that the library reads, read as the library reads it.
+    /// Reads the clock that the library reads, in the same way.
     #[inline]
     pub fn now() -> u64 {
         let mut time = libc::timespec {

@@ -1,4 +1,4 @@
-//! What the benches share: the floor, the operations, and processes that work side by side.
+//! What the benches have in common: the floor, the operations, and processes that work side by side.
 
 pub mod contention;
 pub mod floor;
@@ -7,7 +7,7 @@ pub mod processes;
 
 use std::path::Path;
 
-/// Where the files lie: in memory, as users of speed will have them.
+/// Where the files lie: in memory, as anyone who cares for speed will have them.
 pub fn directory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() {
@@ -18,8 +18,7 @@ pub fn directory() -> tempfile::TempDir {
     .expect("a directory")
 }
 
-/// The value below which a tenth of what was measured lies: of times, what is met when no other process wants the
-/// machine.
+/// The tenth percentile: of times, roughly what is measured when no other process wants the machine.
 pub fn tenth_percentile(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! The operations that are measured, each as a closure that runs itself a number of times.
+//! The operations to be measured, each as a closure that performs it a number of times.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -11,13 +11,13 @@ use shmlimit::{Algorithm, Declaration, Keyed, Limit, LimitSet, Outcome, Request,
 
 use super::floor::Floor;
 
-/// More than any machine takes in a second, and no divisor of it: nothing is refused, no fraction is trivial.
+/// More than any machine takes in a second, and no divisor of a second: nothing is refused, and no fraction is trivial.
 pub const PLENTY: u64 = 1_000_000_007;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Where segments are made for what is measured.
+/// Where segments are created for the measurements.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     /// The directory.
@@ -27,7 +27,7 @@ pub struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// With the clock that segments have unless another is declared.
+    /// With the clock that segments have by default.
     pub fn new(directory: &'a Path) -> Self {
         Self {
             directory,
@@ -36,18 +36,18 @@ impl<'a> Place<'a> {
     }
 }
 
-/// What is measured.
+/// An operation to measure.
 pub struct Operation {
     /// Which floor or library it belongs to.
     pub group: &'static str,
     /// What it does.
     pub name: &'static str,
-    /// Does it that many times.
+    /// Performs it that many times.
     pub run: Box<dyn FnMut(u64)>,
 }
 
 impl Operation {
-    /// An operation of which one is one call of `once`.
+    /// An operation that calls `once` each time.
     pub fn new(group: &'static str, name: &'static str, mut once: impl FnMut() + 'static) -> Self {
         Self {
             group,
@@ -61,7 +61,7 @@ impl Operation {
     }
 }
 
-/// The group of what everything is compared with.
+/// The group of the operations that everything is compared with.
 pub const FLOOR: &str = "floor";
 /// The group of this library.
 pub const SHMLIMIT: &str = "shmlimit";
@@ -72,14 +72,14 @@ pub const ONE_LIMIT: &str = "1 limit (GCRA calls): try_acquire, drop";
 /// The name of the operation that is compared with three checks.
 pub const THREE_LIMITS: &str = "3 limits (GCRA calls): try_acquire, drop";
 
-/// The name of the one whose time is the system's.
+/// The name of the operation that reads the system's clock.
 pub const ONE_LIMIT_BY_THE_SYSTEM: &str = "1 limit, the system's clock: try_acquire, drop";
 /// The name of the operation that takes a hold.
 pub const CONCURRENCY: &str = "1 concurrency limit: try_acquire, drop";
 /// The name of the operation that is admitted from a batch.
 pub const AUTOMATIC_CREDIT: &str = "1 limit (GCRA calls) with automatic credit: check";
 
-/// The floor, what it is made of, and what stands beside it.
+/// The floor, its parts, and what is compared with it.
 pub fn floors(directory: &Path) -> Vec<Operation> {
     let floor = |name: &str| Floor::create(&directory.join(name));
     let (locked, tried, both, plain) = (floor("a"), floor("b"), floor("c"), floor("d"));
@@ -106,7 +106,7 @@ pub fn floors(directory: &Path) -> Vec<Operation> {
     ]
 }
 
-/// What the library does.
+/// The operations of the library.
 pub fn operations(place: Place<'_>) -> Vec<Operation> {
     let mut operations = vec![
         acquire(place, ONE_LIMIT, [calls(Algorithm::Gcra)]),
@@ -163,7 +163,7 @@ pub fn operations(place: Place<'_>) -> Vec<Operation> {
     operations
 }
 
-/// What [`ONE_LIMIT`] does, with the clock of the system.
+/// The same as [`ONE_LIMIT`], with the system's clock.
 pub fn by_the_systems_clock(directory: &Path) -> Operation {
     let place = Place {
         directory,
@@ -172,7 +172,7 @@ pub fn by_the_systems_clock(directory: &Path) -> Operation {
     acquire(place, ONE_LIMIT_BY_THE_SYSTEM, [calls(Algorithm::Gcra)])
 }
 
-/// A set of its own segment, which stays attached until the process ends.
+/// A set in a segment of its own, which stays attached until the process ends.
 pub fn set(place: Place<'_>, name: &str, limits: impl IntoIterator<Item = Limit>) -> &'static LimitSet {
     let declaration = Declaration::new().clock(place.clock).add_set(
         limits
@@ -191,7 +191,7 @@ pub fn calls(algorithm: Algorithm) -> Limit {
     Limit::calls(name, PLENTY, SECOND).algorithm(algorithm)
 }
 
-/// One acquire that is admitted, and the drop of its permit.
+/// An acquire that is admitted, and the drop of its permit.
 #[inline]
 pub fn acquire_once(request: &Request<'_>) {
     match black_box(request).try_acquire() {
@@ -214,7 +214,7 @@ fn check(place: Place<'_>) -> Operation {
     })
 }
 
-/// A set of which each key has one limit.
+/// A set in which each key has one limit.
 fn keyed(place: Place<'_>, name: &str) -> &'static LimitSet {
     let declaration = Declaration::new().clock(place.clock).add_set(
         SetDeclaration::new("bench")
@@ -236,7 +236,7 @@ fn check_key(place: Place<'_>) -> Operation {
     })
 }
 
-/// Calls of each key, and concurrency of the key too or of all keys.
+/// Calls for each key, and concurrency either for each key or for all keys.
 fn acquire_for_key(place: Place<'_>, name: &'static str, scope: Scope) -> Operation {
     let declaration = Declaration::new().clock(place.clock).add_set(
         SetDeclaration::new("bench")
@@ -253,7 +253,7 @@ fn acquire_for_key(place: Place<'_>, name: &'static str, scope: Scope) -> Operat
     })
 }
 
-/// A key's limit that hosts share, of which so much is leased that nothing is asked for.
+/// A key's limit that hosts share, with so much leased that nothing is asked for.
 fn check_shared_key(place: Place<'_>) -> Operation {
     let limit = Limit::calls("a", 1 << 40, HOUR).fleet(FleetLease::new("bench").lease(HOUR));
     let declaration = Declaration::new()
@@ -309,7 +309,7 @@ fn check_keys(place: Place<'_>) -> Operation {
 fn refused(place: Place<'_>, name: &'static str, limit: Limit) -> Operation {
     let set = set(place, name, [limit]);
     let request = set.request();
-    // The permit outlives the measurement: what it holds must stay held.
+    // The permit outlives the measurement, because what it holds must stay held.
     let owned = request
         .try_acquire()
         .expect("works")

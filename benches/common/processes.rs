@@ -1,4 +1,4 @@
-//! Several processes at work on one file for a fixed time. The same program is run again in a role.
+//! Several processes working on one file for a fixed time: the same program, run again in a role.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,26 +16,26 @@ const ROLE: &str = "SHMLIMIT_BENCH_ROLE";
 const PATH: &str = "SHMLIMIT_BENCH_PATH";
 const MILLIS: &str = "SHMLIMIT_BENCH_MILLIS";
 
-/// Operations between two looks at the clock: few, because a stall is seen as the time between two looks.
+/// Operations between two readings of the clock: few, because a stall shows as the time between two readings.
 const BATCH: u64 = 32;
 
 /// What each of the processes does over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Counts, and shares nothing: what the processors themselves keep waiting.
+    /// Only counts, and shares nothing: shows how long the processors themselves keep it waiting.
     Alone,
-    /// Takes the robust lock, reads the clock, lets go.
+    /// Takes the robust lock, reads the clock, and releases the lock.
     Floor,
-    /// Acquires of one limit and drops.
+    /// Acquires from one limit, and drops the permit.
     OneLimit,
     /// The same in a set of its own for each process: what sharing costs.
     OneLimitUnshared,
-    /// Acquires of a calls and a concurrency limit, and drops.
+    /// Acquires from a calls and a concurrency limit, and drops the permit.
     CallsAndConcurrency,
 }
 
 impl Work {
-    /// Each whose operations a second are of interest.
+    /// Those whose operations per second are of interest.
     pub const ALL: [Self; 4] = [
         Self::Floor,
         Self::OneLimit,
@@ -64,7 +64,7 @@ impl Work {
     }
 }
 
-/// Works and ends, if this process was started for that.
+/// Works and exits, if this process was started for that.
 pub fn work_if_told_to() {
     let Ok(role) = env::var(ROLE) else { return };
     let work = [Work::Alone]
@@ -83,7 +83,7 @@ pub fn work_if_told_to() {
             })
         }
         _ => {
-            // An absolute path stands for itself, whatever it is joined to.
+            // Joining an absolute path replaces everything before it.
             let place = Place::new(Path::new("/"));
             let name = path.to_str().expect("a name in UTF-8");
             let set = set(place, name, work.limits());
@@ -107,21 +107,21 @@ fn count_up() {
     }
 }
 
-/// Says that this process is ready, and waits for the word to begin.
+/// Says that this process is ready, and waits for the signal to begin.
 fn wait_for_the_word() {
     println!("ready");
     let mut word = [0];
     std::io::stdin().read_exact(&mut word).expect("the word to begin");
 }
 
-/// What one of several that work side by side came to.
+/// What one of several workers achieved.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
     /// Operations.
     pub done: u64,
-    /// In what time.
+    /// How long it worked.
     pub taken: Duration,
-    /// The longest time in which nothing was done, but for some operations.
+    /// The longest time between two readings of the clock.
     pub longest_gap: Duration,
 }
 
@@ -132,9 +132,9 @@ impl Share {
     }
 }
 
-/// Counts how often `once` fits into the time, from when `begin` returns on.
+/// Counts how often `once` fits into the time, starting when `begin` returns.
 fn repeat(time: Duration, begin: impl FnOnce(), mut once: impl FnMut()) -> Share {
-    // What is met for the first time is not what is measured.
+    // The first calls are not measured: they find cold caches.
     for _ in 0..BATCH {
         once();
     }
@@ -160,7 +160,7 @@ fn repeat(time: Duration, begin: impl FnOnce(), mut once: impl FnMut()) -> Share
     }
 }
 
-/// Lets `count` processes work at once for that time, and answers their operations a second, added up.
+/// Lets `count` processes work at once for that time. Returns the sum of their operations per second.
 pub fn throughput(directory: &Path, work: Work, count: usize, time: Duration) -> f64 {
     let shares = side_by_side(directory, work, count, time);
     shares.into_iter().map(Share::rate).sum()

@@ -81,7 +81,7 @@ struct Watch<'a, 'b> {
     looks: Looks,
 }
 
-/// Runs the client against the workers, and kills one of them on the way. None where it was interrupted.
+/// Runs the client against the workers, and kills one of them on the way. `None` if it was interrupted.
 pub fn run(
     segment: &Segment,
     rules: &AllRules,
@@ -123,7 +123,7 @@ pub fn run(
             );
         }
     };
-    // Permits of the dead are taken back by anyone who needs them. Where no one did, this does.
+    // Permits of the dead are taken back by anyone who needs them. If nobody did, this does.
     segment.recover()?;
     let keys = match &rules.each_key {
         Some(rules) if options.keys > 0 => {
@@ -174,7 +174,7 @@ impl Watch<'_, '_> {
         Ok(set)
     }
 
-    /// Kills the worker that holds most. None where none holds anything just now.
+    /// Kills the worker that holds the most. `None` if no worker holds anything just now.
     fn kill_one_that_holds(&mut self, started: Instant) -> Result<Option<Killed>, Failure> {
         let set = self.look()?;
         let workers = self.crew.workers().iter();

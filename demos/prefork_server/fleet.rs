@@ -1,6 +1,6 @@
-//! Two "hosts" that share a limit over a store: two segments, each with workers of its own. One worker is killed, the one
-//! that asks the store where it can be; the store is stopped and started again; and what both admitted together is held
-//! against the limit.
+//! Two "hosts" that share a limit over a store: two segments, each with its own workers. One worker is killed, if possible
+//! the one that asks the store; the store is stopped and started again; and what both hosts admitted together is compared
+//! with the limit.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -30,7 +30,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What `--fleet` takes for a store that the demonstration starts itself.
+/// The value of `--fleet` for a store that the demonstration starts itself.
 pub const OWN_STORE: &str = "auto";
 
 /// The number of phases that the run is divided into.
@@ -41,7 +41,7 @@ const PHASES: [&str; 4] = [
     "store back",
 ];
 
-/// A server that the demonstration has started, and stops.
+/// A server that the demonstration starts and stops.
 struct OwnStore {
     program: PathBuf,
     port: u16,
@@ -120,7 +120,7 @@ impl OwnStore {
 
 impl Drop for OwnStore {
     fn drop(&mut self) {
-        // Where it was stopped already, there is nothing to end.
+        // If it was stopped already, there is nothing to end.
         let _ = self.stop();
     }
 }

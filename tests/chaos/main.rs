@@ -3,10 +3,10 @@
 //! share by key, and one of which each process draws batches; those who ask the store; and an operator who applies,
 //! resets and recovers.
 //!
-//! What is held, and how much was admitted, is known outside the library. Again and again the killing pauses: then every
-//! process must get on, and when all have given back, nothing may be left.
+//! The test keeps its own account of what is held and how much was admitted. Now and then the killing pauses: then every
+//! process must make progress, and once all have given everything back, nothing may be left.
 //!
-//! Runs for 5 seconds; `SHMLIMIT_CHAOS_SECONDS` makes it longer, `SHMLIMIT_CHAOS_SEED` repeats what was rolled.
+//! Runs for 5 seconds; `SHMLIMIT_CHAOS_SECONDS` makes it longer, `SHMLIMIT_CHAOS_SEED` repeats a run.
 
 mod audit;
 mod operator;
@@ -36,7 +36,7 @@ const REFRESHERS: usize = 2;
 /// And an operator.
 const PROCESSES: usize = WORKERS + REFRESHERS + 1;
 
-/// What every process knows.
+/// What all processes share.
 struct World {
     truth: Truth,
     segment: PathBuf,

@@ -1,9 +1,9 @@
-//! Generated declarations, under generated operations: each verb of the public API meets each option, and what holds of all
-//! of them is asked after each step. No model of a limit says what is right; [`invariants`] do.
+//! Generated declarations under generated operations: each verb of the public API meets each option, and after each step
+//! what must always hold is checked. No model of a limit says what is right; [`invariants`] do.
 //!
-//! Runs a sample, the same each time; with `SHMLIMIT_GENERATED_SECONDS` other cases for so long. Each case has a seed
-//! of its own, and `SHMLIMIT_SEED` repeats one, or starts there if seconds are given too. A case that fails is made
-//! smaller and printed: kept in `tests/generated/kept/`, it is tried again each time.
+//! Runs the same sample each time or, with `SHMLIMIT_GENERATED_SECONDS`, other cases for that long. Each case has its own
+//! seed, and `SHMLIMIT_SEED` repeats one, or starts there if seconds are given too. A case that fails is reduced and
+//! printed. If it is kept in `tests/generated/kept/`, it is tried again each time.
 
 mod actor;
 mod alone;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use alone::Case;
 
-/// Some cases are long, so that states come together; most are not.
+/// Some cases are long, so that states accumulate; most are not.
 const STEPS: [usize; 4] = [12, 40, 99, 300];
 
 const SECONDS: &str = "SHMLIMIT_GENERATED_SECONDS";

@@ -1,4 +1,4 @@
-//! The bytes of a segment as its layout document describes them, and not as the library says: where the mutexes lie,
+//! The bytes of a segment as its layout document describes them, independently of the library: where the mutexes lie,
 //! which must not be touched, and what the checksums cover.
 #![allow(unsafe_code, reason = "changes the bytes of a mapping")]
 

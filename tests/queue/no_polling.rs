@@ -18,7 +18,7 @@ const WAITERS: usize = 32;
 /// How long the waiters are watched while nothing happens.
 const QUIET: Duration = Duration::from_secs(if cfg!(debug_assertions) { 2 } else { 5 });
 
-/// Wakes per waiter and second. A waiter that waits for others looks after them once a second; one that polls every few
+/// Wakes per waiter and second. A waiter behind others checks on them once a second; one that polls every few
 /// milliseconds wakes hundreds of times.
 const MAX_WAKES: f64 = 5.0;
 

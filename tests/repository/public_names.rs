@@ -1,4 +1,4 @@
-//! What the crate shows: few names at its root, the others in modules.
+//! The public names of the crate: few at its root, the others in modules.
 
 use std::fs;
 use std::path::Path;
@@ -7,10 +7,10 @@ use syn::visit::{self, Visit};
 
 use crate::layers::sources_of;
 
-/// As many names as a reader of the crate's first page looks through.
+/// As many names as a reader of the crate's first page is willing to look through.
 const MAX_NAMES: usize = 45;
 
-/// The names that a file gives to all: modules, and what it re-exports.
+/// The public names of a file: modules, and what it re-exports.
 pub fn public_names_of(file: &str) -> Vec<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("a source");
     let syntax = syn::parse_file(&text).expect("a source that compiles");
@@ -21,7 +21,7 @@ pub fn public_names_of(file: &str) -> Vec<String> {
             syn::Item::Use(item) if is_public(&item.vis) => collect(&item.tree, &mut names),
             syn::Item::Mod(item) if is_public(&item.vis) => names.push(item.ident.to_string()),
             syn::Item::Use(_) | syn::Item::Mod(_) | syn::Item::Macro(_) => {}
-            // What only doctests see has no name for others.
+            // What only doctests see is not public.
             syn::Item::Struct(item) if !is_public(&item.vis) => {}
             _ => panic!("{file} defines something itself, of which this test knows nothing"),
         }

@@ -21,8 +21,8 @@ const SHARED_KEYS: u64 = 100_000;
 const PROCESSES: [usize; 3] = [1, 2, 8];
 const ROLE: &str = "--keyed-worker";
 
-/// Measures and prints both, and answers how many times as long a check takes among ten million keys. The tables lie in
-/// the directory that was named, or in the one of all benches.
+/// Measures and prints both. Returns how many times as long a check takes among ten million keys. The tables lie in the
+/// directory that was named or, by default, in that of all benches.
 pub fn compare(rounds: usize, directory: Option<PathBuf>) -> f64 {
     let directory = match directory {
         Some(named) => tempfile::tempdir_in(named).expect("a directory"),

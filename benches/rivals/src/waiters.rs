@@ -1,8 +1,8 @@
-//! Many waiters of one process: how many are served a second, and what that costs.
+//! Many waiters in one process: how many are served per second, and what that costs.
 //!
-//! Tasks of one thread of tokio wait for a limit of 1,000 a second, each for one. Who is compared stands in
-//! [`CONTENDERS`]. Tokio's `Semaphore` is not a limiter: a task gives it a permit back each millisecond, as one would who
-//! builds one of it; it is the floor of waking a task in its turn.
+//! Tasks on one thread of tokio wait for a limit of 1,000 per second, each for one unit. [`CONTENDERS`] lists what is
+//! compared. Tokio's `Semaphore` is not a limiter: a task adds a permit each millisecond, as anyone would who builds a
+//! limiter from it. It shows what waking tasks in turn costs at least.
 #![allow(unsafe_code, reason = "asks for the processor time of the process")]
 
 use std::future::Future;
@@ -17,9 +17,9 @@ use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 use tokio::sync::Semaphore;
 use tokio::time::MissedTickBehavior;
 
-/// Who is served a second.
+/// How many are served per second.
 const RATE: u32 = 1_000;
-/// Who is late does not lose its turn.
+/// A late one does not lose its turn.
 const BURST: u32 = 10;
 
 /// Waits for one unit.

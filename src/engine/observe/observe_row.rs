@@ -1,9 +1,8 @@
-//! Looks at keys without a lock and without a copy of the shard: row by row, each consistent in itself or said not to
-//! be.
+//! Looks at keys without a lock and without a copy of the shard: row by row, each consistent in itself or marked as torn.
 //!
-//! A shard of a busy set changes while it is copied. A row is read in far less time than passes between two operations.
-//! What it says is worked out before the journal is asked whether it still counts. Until then it may be anything, which
-//! the rules can cope with.
+//! A busy shard changes while it is copied, but a row is read in far less time than passes between two operations. Its
+//! values are computed first; then the journal tells whether anything changed meanwhile. Until then they may be garbage,
+//! which the rules tolerate.
 
 use std::hint::spin_loop;
 use std::num::NonZeroU64;
@@ -30,7 +29,7 @@ use crate::shm::layout::row_references::RowReferences;
 use crate::table::{Fingerprint, Table};
 use crate::units::BUCKET_ROWS;
 
-/// How often to look before a look is believed that may be torn.
+/// How often to look before settling for a look that may be torn.
 const ATTEMPTS: usize = 100;
 
 /// The first bytes of a key, and its length.
@@ -111,13 +110,13 @@ pub(crate) struct RowLooker<'a> {
     now: Now,
     dead: DeadHolds,
     copy: RowCopy,
-    /// One if the last row would not hold still: an operation that its process left half done never ends by itself.
+    /// One if the last row kept changing: an operation that its process left half done never ends by itself.
     attempts: usize,
     pub(crate) seen: ObservedKey,
 }
 
 impl<'a> RowLooker<'a> {
-    /// Prepares looks at one instant. Asks `is_alive` once of each owner.
+    /// Prepares looks at one instant. Calls `is_alive` once for each owner.
     pub(crate) fn new(shard: RuledShard<'a>, now: Now, is_alive: impl Fn(u64) -> bool) -> Self {
         let dead = DeadHolds::find(
             ShardAt {
@@ -215,10 +214,10 @@ impl<'a> RowLooker<'a> {
 }
 
 impl SegmentEngine {
-    /// Shows the row of a key to `read`. If dead processes hold something of `limits`, then shows it again as it would
-    /// be without that. Returns how much that is. Changes nothing.
+    /// Shows the row of a key to `read`. If dead processes hold something of `limits`, shows it again as it would be
+    /// without that. Returns how much they hold. Changes nothing.
     ///
-    /// Whether the owners are alive is asked outside of the lock, once of each.
+    /// Finds out outside of the lock which owners are alive, once for each.
     pub(in crate::engine) fn look_at_row(
         &self,
         target: Target<'_>,

@@ -49,7 +49,7 @@ pub(crate) struct LeftOut<'a> {
 }
 
 impl DeadHolds {
-    /// Asks `is_alive` once of each owner. Takes no lock.
+    /// Calls `is_alive` once for each owner. Takes no lock.
     pub(crate) fn find(at: ShardAt<'_>, is_alive: impl Fn(u64) -> bool) -> Self {
         let mut owners = at.shard.owners();
         owners.retain(|owner| !is_alive(*owner));
