@@ -67,7 +67,7 @@
 //! | be notified of refusals and waits | [`OpenOptions::on_request_event`], [`Request::label`] |
 //! | see what live permits are for | [`SetDeclaration::labels`], [`Request::label`]; `limitctl inspect` |
 //! | collect counters and gauges | the feature `metrics`: `SegmentSnapshot::record_metrics`; `limitctl export` |
-//! | report to a subscriber | the feature `tracing`: recoveries, what dead processes held, stuck locks, unknown names, permits that could not be released, removed segments; each refusal and wait, if [asked for](OpenOptions::trace_requests) |
+//! | report to a subscriber | the feature `tracing`: recoveries, what dead processes held, stuck locks, unknown names, permits that could not be released, removed segments; each refusal and wait, if asked for by `OpenOptions::trace_requests` |
 //! | let tracers on the host attach | the feature `usdt`: probes for bpftrace, free while none is attached |
 //!
 //! A refusal is a value, not a failure. [`Outcome::into_result`] makes it the error of a `Result` for use with `?`, but

@@ -15,7 +15,7 @@ mod refresher;
 mod store;
 mod terms;
 
-#[doc = include_str!("../../docs/fleet.md")]
+#[doc = include_str!("../guide.md")]
 pub mod guide {}
 
 pub use backoff::Backoff;

@@ -35,6 +35,16 @@ fn version(dependency: &Value) -> Option<&str> {
         .or_else(|| dependency.get("version")?.as_str())
 }
 
+/// A registry would refuse it.
+#[test]
+fn published_crates_ask_for_one_another_in_the_version_that_they_have() {
+    let workspace = &manifest("")["workspace"];
+    for (name, dependency) in workspace["dependencies"].as_table().expect("dependencies") {
+        let version = version(dependency);
+        assert_eq!(version, workspace["package"]["version"].as_str(), "{name}");
+    }
+}
+
 /// Such as raw_sync, which asks for any nix of version 0: a program that uses another one would build two, and break with the
 /// next.
 #[test]
@@ -54,13 +64,15 @@ fn a_program_builds_what_is_listed_here_and_the_rest_only_for_features() {
 
 #[test]
 fn no_published_crate_asks_for_any_version() {
+    let workspace = manifest("");
+    let ours = &workspace["workspace"]["dependencies"];
     for of in ["", "fleet", "reqwest-middleware", "tools/limitctl"] {
         let manifest = manifest(of);
         for (name, dependency) in manifest["dependencies"].as_table().expect("dependencies") {
-            let is_ours = dependency.get("path").is_some();
-            let asked = version(dependency).unwrap_or_default();
+            let is_ours = dependency.get("workspace").is_some();
+            let asked = version(if is_ours { &ours[name] } else { dependency }).unwrap_or_default();
             assert!(
-                is_ours || (!asked.is_empty() && !asked.contains('*')),
+                !asked.is_empty() && !asked.contains('*'),
                 "{of}: {name} = {asked:?}"
             );
         }
