@@ -1,6 +1,7 @@
 //! The files for hosts and containers: installed below another root, and read by the tools that they are for. Reports
 //! which tools are missing.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -70,6 +71,67 @@ fn another_prefix_is_that_of_the_units_as_well() {
         unit.contains("ExecStart=/opt/limits/bin/limitctl create "),
         "{unit}"
     );
+}
+
+/// What is below a directory, without directories, and without the ending of what is compressed.
+fn files_below(root: &Path) -> BTreeSet<String> {
+    let listed = run_command(command("find").current_dir(root).args([".", "-type", "f"]));
+    let names = listed.stdout.lines();
+    names
+        .map(|name| name.strip_suffix(".gz").unwrap_or(name).to_owned())
+        .collect()
+}
+
+#[test]
+fn a_debian_package_has_what_is_installed_and_leaves_nothing_behind() {
+    if !has("dpkg-deb", &["--version"]) {
+        return;
+    }
+    let [installed, packed, unpacked] = [(); 3].map(|()| directory());
+    install(installed.path());
+    let mut build = command(packaging().join("deb"));
+    build
+        .arg(packed.path())
+        .env("LIMITCTL", env!("CARGO_BIN_EXE_limitctl"))
+        // A program that is not optimised takes a minute to compress.
+        .env("DPKG_DEB_COMPRESSOR_TYPE", "none");
+    run_command(&mut build).ended(0);
+    let packages: Vec<PathBuf> = fs::read_dir(packed.path())
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    let [package] = &packages[..] else {
+        panic!("{packages:?}");
+    };
+    run_command(command("dpkg-deb").args(["--extract", text(package), text(unpacked.path())])).ended(0);
+    let mut expected = files_below(installed.path());
+    expected.extend(["copyright", "changelog"].map(|name| format!("./usr/share/doc/limitctl/{name}")));
+    assert_eq!(files_below(unpacked.path()), expected);
+    let program = unpacked.path().join("usr/bin/limitctl");
+    run_command(command(program).arg("--version")).ended(0);
+
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let host = directory();
+    fs::create_dir_all(host.path().join("var/lib/dpkg/info")).expect("created");
+    fs::create_dir(host.path().join("var/lib/dpkg/updates")).expect("created");
+    fs::write(host.path().join("var/lib/dpkg/status"), "").expect("written");
+    let dpkg = |arguments: &[&str]| {
+        let root = format!("--root={}", text(host.path()));
+        // The host has nothing else, and no shell.
+        let mut dpkg = command("dpkg");
+        dpkg.args([&*root, "--force-depends", "--force-script-chrootless"]);
+        run_command(dpkg.args(arguments)).ended(0);
+    };
+    dpkg(&["--install", text(package)]);
+    assert!(host.path().join("usr/bin/limitctl").exists());
+    assert!(host.path().join("etc/shmlimit").is_dir());
+    if has("systemd-tmpfiles", &["--version"]) {
+        assert!(host.path().join("run/shmlimit").is_dir());
+    }
+    dpkg(&["--purge", "limitctl"]);
+    assert!(!host.path().join("usr/bin").exists());
 }
 
 #[test]
