@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import chart
 import provider
 
 import shmlimit as sl
@@ -143,41 +144,25 @@ def smooth(values: Sequence[int], width: int = 3) -> list[float]:
 
 def picture(panels: dict[str, Series]) -> str:
     """The series as a picture, a panel for each."""
-    width, height, left, top, gap = 400, 190, 56, 34, 60
     most = max(max(smooth(values)) for series in panels.values() for values in series.values())
-    highest = 2_000 * math.ceil(most / 2_000)
     lines = []
     for number, (title, series) in enumerate(panels.items()):
-        x0 = left + number * (width + gap)
-        lines.append(f'<text x="{x0}" y="18" font-weight="bold">{title}</text>')
-        for tokens in range(0, highest + 1, 2_000):
-            y = top + height * (1 - tokens / highest)
-            lines.append(f'<path d="M{x0} {y:.1f}h{width}" stroke="#8886" stroke-width="0.5"/>')
-            lines.append(f'<text x="{x0 - 6}" y="{y + 4:.1f}" text-anchor="end">{tokens:,}</text>')
         seconds = len(next(iter(series.values())))
-        for second in range(0, seconds + 1, 10):
-            x = x0 + width * second / seconds
-            lines.append(f'<text x="{x:.1f}" y="{top + height + 16}" text-anchor="middle">{second} s</text>')
+        highest = 2_000 * math.ceil(most / 2_000)
+        panel = chart.Panel(left=56 + number * 460, width=400, height=190, seconds=seconds, highest=highest)
+        lines += panel.axes(title, every_second=10, every_value=2_000)
         for share, event in ((1 / 3, "429"), (2 / 3, "worker killed")):
-            x = x0 + width * share
-            lines.append(f'<path d="M{x:.1f} {top}v{height}" stroke="#888" stroke-dasharray="3 3"/>')
-            lines.append(f'<text x="{x + 4:.1f}" y="{top + 10}">{event}</text>')
+            x, y = panel.at(seconds * share, highest)
+            lines.append(f'<path d="M{x:.1f} {y:g}v{panel.height}" stroke="#888" stroke-dasharray="3 3"/>')
+            lines.append(f'<text x="{x + 4:.1f}" y="{y + 10:g}">{event}</text>')
         for tenant, values in series.items():
-            points = " ".join(
-                f"{x0 + width * (second + 1) / seconds:.1f},{top + height * (1 - tokens / highest):.1f}"
-                for second, tokens in enumerate(smooth(values))
-            )
-            lines.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[tenant]}" stroke-width="1.8"/>')
-    total_width = left + len(panels) * (width + gap)
+            lines.append(panel.curve(enumerate(smooth(values), 1), COLOURS[tenant]))
     for number, (tenant, colour) in enumerate(COLOURS.items()):
-        x, y = left + number * 150, top + height + 40
-        lines.append(f'<path d="M{x} {y - 4}h24" stroke="{colour}" stroke-width="3"/>')
-        lines.append(f'<text x="{x + 30}" y="{y}">{tenant}</text>')
-    lines.append(f'<text x="{left + 470}" y="{top + height + 40}">tokens a second, means over 3 s</text>')
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total_width} {top + height + 52}" '
-        'font-family="sans-serif" font-size="11" fill="#777">\n' + "\n".join(lines) + "\n</svg>\n"
-    )
+        x = 56 + number * 150
+        lines.append(f'<path d="M{x} 260h24" stroke="{colour}" stroke-width="3"/>')
+        lines.append(f'<text x="{x + 30}" y="264">{tenant}</text>')
+    lines.append('<text x="526" y="264">tokens a second, means over 3 s</text>')
+    return chart.picture(976, 276, lines)
 
 
 def main() -> None:

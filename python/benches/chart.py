@@ -1,0 +1,48 @@
+"""The pictures of the documents: panels side by side, each with curves over seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+TOP = 34
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel: where it is on its picture, and what it shows."""
+
+    left: float
+    width: float
+    height: float
+    seconds: float
+    highest: float
+
+    def at(self, second: float, value: float) -> tuple[float, float]:
+        """Where a value at an instant is on the picture."""
+        return self.left + self.width * second / self.seconds, TOP + self.height * (1 - value / self.highest)
+
+    def axes(self, title: str, every_second: int, every_value: int) -> list[str]:
+        """The title, a line for each so many of the value, and the seconds."""
+        lines = [f'<text x="{self.left:g}" y="18" font-weight="bold">{title}</text>']
+        for value in range(0, int(self.highest) + 1, every_value):
+            x, y = self.at(0, value)
+            lines.append(f'<path d="M{x:g} {y:.1f}h{self.width:g}" stroke="#8886" stroke-width="0.5"/>')
+            lines.append(f'<text x="{x - 6:g}" y="{y + 4:.1f}" text-anchor="end">{value:,}</text>')
+        for second in range(0, int(self.seconds) + 1, every_second):
+            x, y = self.at(second, 0)
+            lines.append(f'<text x="{x:.1f}" y="{y + 16:g}" text-anchor="middle">{second} s</text>')
+        return lines
+
+    def curve(self, points: Iterable[tuple[float, float]], colour: str) -> str:
+        """A line through values at instants."""
+        places = " ".join("{:.1f},{:.1f}".format(*self.at(second, value)) for second, value in points)
+        return f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
+
+
+def picture(width: float, height: float, lines: Iterable[str]) -> str:
+    """The whole picture."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
+        'font-family="sans-serif" font-size="11" fill="#777">\n' + "\n".join(lines) + "\n</svg>\n"
+    )
