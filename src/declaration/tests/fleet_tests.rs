@@ -55,6 +55,28 @@ fn what_can_be_shared_is_stored_and_read_back() {
 }
 
 #[test]
+fn a_host_is_named_before_or_after_the_store_but_not_without_one() {
+    let declaration = || declaring(Limit::calls("l", 9, MINUTE));
+    let text = format!(
+        "[fleet]\nurl = \"redis://h\"\nhost = \"web-1\"\n{}",
+        limit_toml(CALLS)
+    );
+    for declared in [
+        declaration().fleet_host("web-1").fleet_url("redis://h"),
+        declaration().fleet_url("redis://h").fleet_host("web-1"),
+        Declaration::from_toml(&text).expect("valid"),
+    ] {
+        declared.validate().expect("valid");
+        let fleet = declared.fleet_options().expect("declared");
+        assert_eq!((fleet.host(), fleet.url()), (Some("web-1"), "redis://h"));
+    }
+    declaration()
+        .fleet_host("web-1")
+        .validate()
+        .expect_err("no store");
+}
+
+#[test]
 fn what_a_host_goes_on_with_in_an_outage_is_an_amount_or_a_fraction() {
     let declared = |limit: &str, safe: &str| {
         let fleet = format!("fleet = {{ key = \"org/calls\", outage = \"safe\"{safe} }}");
