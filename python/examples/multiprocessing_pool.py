@@ -15,7 +15,7 @@ limits_of_this_process: sl.SetHandle
 
 
 def take_by_argument(limits: sl.SetHandle, _turn: int) -> bool:
-    """Take one of what is left; the handle came as an argument, and was opened anew in this process."""
+    """Take one of what is left; the handle came as an argument, and was opened again in this process."""
     return bool(limits.check())
 
 

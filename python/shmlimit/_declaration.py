@@ -146,7 +146,7 @@ class Rate(_Windowed):
         fleet: Hosts share the limit: `{"key": "org/openai/tokens", "lease": "auto", "outage": "spend_out", "cold_wait":
             "50ms"}`. The key names it in the store that `open` is given; the other values shown are the defaults.
             With `"auto"`, how long units are leased for follows from the limit. `outage` may be `"deny"`, `"safe"` or
-            `"open"`. With `"safe"`, the host goes on with `"safe": 50` units of each window (or places), with a
+            `"open"`. With `"safe"`, the host continues with `"safe": 50` units of each window (or places), with a
             fraction of the capacity as in `"safe": 0.25`, or by default with the capacity divided by the hosts that the
             store last knew of. In a keyed set, `"unleased": 1` units of a key are admitted before the store was asked;
             never places.

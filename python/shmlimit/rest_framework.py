@@ -138,7 +138,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
         try:
             return ask(self._limits(), key or _EMPTY_KEY)
         except Removed:
-            # The file was removed, and is created anew.
+            # The file was removed, and is recreated.
             directory.forget()
             return ask(self._limits(), key or _EMPTY_KEY)
 

@@ -478,8 +478,8 @@ impl<'a> Permit<'a> {
     }
 
     /// A number that grows with every permit of the set that holds something; in a keyed set, with every permit of
-    /// the key. `None` if this permit holds nothing. A segment that is created anew, restored from a checkpoint, or
-    /// started after a reboot goes on with larger numbers: it starts from the microseconds since the Unix epoch if
+    /// the key. `None` if this permit holds nothing. A segment that is recreated, restored from a checkpoint, or
+    /// started after a reboot continues with larger numbers: it starts from the microseconds since the Unix epoch if
     /// that is larger. All numbers are below 2^53, so JSON represents them exactly.
     ///
     /// It serves as a *fencing token* (Martin Kleppmann, "How to do distributed locking", 2016): a late holder, whose

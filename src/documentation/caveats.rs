@@ -49,7 +49,7 @@
 //!
 //! With either kind the processes share one **time namespace**, because its clock is the segment's; others get
 //! `ForeignNamespace`, too. (Docker and Kubernetes make none.) A process that moves itself to another one with `setns` must open
-//! its segments after that, and not go on using those that it had open. All must agree on the word size and the layout; otherwise
+//! its segments after that, and not continue to use those that it had open. All must agree on the word size and the layout; otherwise
 //! they get `Incompatible`.
 //!
 //! ## Locks and deaths
@@ -62,7 +62,7 @@
 //! | a thread that ends with the lock | its process keeps it | as the kernel ends the thread |
 //! | a process that is stopped with the lock | keeps it | keeps it |
 //! | what a damaged or hostile file affects | limits and waits | also memory outside of the segment |
-//! | a file that was copied or kept with a lock held | the next process takes it over | all locks are made anew, once no process is attached |
+//! | a file that was copied or kept with a lock held | the next process takes it over | all locks are recreated, once no process is attached |
 //!
 //! Keep slot locks, unless all processes share one PID namespace and one C library and either a waiter must go on within a tenth
 //! of a millisecond of a death, or foreign code may end threads. An operation takes about as long with either.
@@ -84,7 +84,7 @@
 //! On a disk an operation may have to wait while its page is written back, and with it every process that waits for the
 //! lock: where latency matters, use `/dev/shm`. A segment on tmpfs is gone after a reboot, except for its
 //! [checkpoint](crate::declare::Checkpoint) if one is declared. One on a disk starts cold: the locks and
-//! holders of the old boot are void, and limits go on by the wall-clock time that has passed. After a power failure the pages
+//! holders of the old boot are void, and limits continue by the wall-clock time that has passed. After a power failure the pages
 //! of the file may be of different ages; run `limitctl recover`, or create a new segment.
 //!
 //! A container's own files (`/tmp`, `/run`, `/var`, home directories) are on an overlay. There the lock by which a process shows
@@ -149,7 +149,7 @@
 //! A process whose descriptors were closed by other code cannot ask the file; it gets the answer from the others that have it
 //! open, or finds another segment at the path.
 //!
-//! Permits that are out are settled and released as ever.
+//! Permits that are out are settled and released as usual.
 //! [`Segment::successor`](crate::Segment::successor) returns the segment that is at the path now. The layer for HTTP services asks
 //! for it by itself.
 //!
@@ -171,7 +171,7 @@
 //! # Anonymous segments
 //!
 //! An [anonymous](crate::Segment::anonymous) segment has no path but those of its descriptors in `/proc`. If something closes
-//! all descriptors, as daemons do, the process can go on using it, but children that it forks from then on cannot join
+//! all descriptors, as daemons do, the process can continue to use it, but children that it forks from then on cannot join
 //! ([`OpenError::Moved`](crate::OpenError::Moved)), and only its process id still says whether it is alive. Another process that
 //! opens the segment needs `/proc`, and permission to look into the process: those of one user have it, unless the process has
 //! changed its user or forbids it (`PR_SET_DUMPABLE`).
@@ -271,7 +271,7 @@
 //! If keys can have [capacities of their own](crate::Keyed::overrides), a row has another word for each limit that is neither
 //! adaptive nor unlimited: with one GCRA limit it takes 128 bytes instead of 64, with one concurrency limit 64 as
 //! before, and with both of them 128 as before. Deciding on a key that has such a capacity takes longer, because its
-//! rule is worked out anew each time. Each change rounds in favour of the limit, and what a key reserved before a change
+//! rule is worked out again each time. Each change rounds in favour of the limit, and what a key reserved before a change
 //! stays charged, whatever its permit settles. A key that has such a capacity keeps its
 //! row like one that is assigned to a tier, and loses both to `when_full` in the same way: with `evict_least_used` only if no other
 //! row of its two places may be evicted, and with `evict_oldest` by its age. The concurrency limits of one key may add up to no more
@@ -305,7 +305,7 @@
 //! # Shadow
 //!
 //! A limit in [shadow](crate::Limit::shadow) charges what it admits and lets through what it would have refused, without
-//! charging that: so it goes on deciding as if it were enforced, and
+//! charging that: so it continues to decide as if it were enforced, and
 //! [`would_refuse`](crate::snapshot::LimitCounts::would_refuse) is what it would have refused of the traffic as it came. Clients that
 //! are really refused come back later, or not at all; a limit in shadow cannot know which. It uses up rows, not refusals.
 //!
@@ -355,8 +355,8 @@
 //! A lease that has run out is ended by the first request that needs what it covers, so a late holder may continue as long as
 //! no such request comes. Nothing here stops what it does to the outside after its lease: have the outside compare
 //! [fencing numbers](crate::Permit::fencing_number). They rise over all lives of a segment. If the file itself is kept, as over a
-//! reboot of a segment on a disk, they do so in any case. If the segment is created anew, or restored from a checkpoint or a copy,
-//! they go on from the wall clock in microseconds: so the clock must be right, and fewer than a million permits a second must have
+//! reboot of a segment on a disk, they do so in any case. If the segment is recreated, or restored from a checkpoint or a copy,
+//! they continue from the wall clock in microseconds: so the clock must be right, and fewer than a million permits a second must have
 //! been given on average.
 //!
 //! Leases may be changed while they run. Those that are renewed [in the background](crate::Permit::heartbeat_in_background) follow
@@ -389,7 +389,7 @@
 //! leave a robust mutex locked by nobody: a holder that the kernel cannot see, because it was made by a bare `clone` without a list
 //! of robust locks, and a file that is restored from a copy made in the middle of an operation. Others then get
 //! [`SegmentError::LockStuck`](crate::SegmentError::LockStuck) until the last process has detached; the next one to attach,
-//! `limitctl recover` for instance, makes the lock anew.
+//! `limitctl recover` for instance, recreates the lock.
 //!
 //! # Time
 //!

@@ -299,7 +299,7 @@ fn a_limit_is_taken_out_by_a_shadow_first_and_dropped_when_no_process_uses_the_s
         crew.assert_all_served();
         crew.assert_limit_holds_at(600);
         crew.end();
-        // At the next full stop the segment is made anew without it.
+        // At the next full stop the segment is recreated without it.
         let without = scene::declaration().version(3).add_set(api([requests(600)]));
         let options = OpenOptions::new().on_mismatch(OnMismatch::RecreateIfUnused);
         let segment = options.open_or_create(&path, &without).expect("recreated");
@@ -333,7 +333,7 @@ fn a_release_with_other_limits_takes_over_where_the_segment_is_replaced_by_force
         crew.wait_until_answered();
         let segment = Segment::open(&path).expect("the next");
         let admitted = || segment.snapshot().expect("a copy").sets[0].counts.admitted;
-        // All workers, which were not started anew, have gone over within two seconds.
+        // All workers, which were not started again, have gone over within two seconds.
         while admitted() < 100 {
             crew.send(4);
         }

@@ -118,7 +118,7 @@ fn the_last_unit_can_be_had_at_every_date() {
 fn what_is_left_of_a_batch_goes_to_the_next_request_that_needs_more() {
     for algorithm in ALGORITHMS {
         let (_directory, segment, set) = one_limit(calls(20, algorithm, 10));
-        // Where the algorithm refunds, what is left is given back and drawn anew with the rest.
+        // Where the algorithm refunds, what is left is given back and drawn again with the rest.
         let charged = if REFUNDING.contains(&algorithm) {
             [10, 10, 18, 18, 20]
         } else {
@@ -518,7 +518,7 @@ fn processes_together_admit_what_the_limit_gives() {
             assert!(spent <= CAPACITY, "{algorithm:?}: {spent}");
             // Each child ends with less than a batch.
             assert!(spent + 50 * PROCESSES as u64 > CAPACITY, "{algorithm:?}: {spent}");
-            // What was left of a batch when more was needed was given back where the algorithm refunds, and drawn anew.
+            // What was left of a batch when more was needed was given back where the algorithm refunds, and drawn again.
             let counts = counts(&segment);
             assert_eq!(counts.taken - counts.refunded, CAPACITY, "{algorithm:?}");
         }

@@ -61,7 +61,7 @@ fn one_declaration(seed: u64, directory: &Path) {
             .map(|victim| {
                 let mut dice = Rng::with_seed(dice.u64(..));
                 Child::fork(|| {
-                    // One goes on with what it inherits, the other attaches anew.
+                    // One continues with what it inherits, the other attaches anew.
                     let inherited = actor.attachers[0].clone();
                     let segment: Segment = if victim == 0 {
                         inherited

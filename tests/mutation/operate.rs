@@ -70,7 +70,7 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described:
         take_and_give_back(&set);
         match set.reset().counters().run() {
             Ok(()) => assert_healed(acquire(&set)),
-            // Where it is lost what the limits are, there is nothing to begin anew with.
+            // Where it is lost what the limits are, there is nothing to begin again with.
             Err(Error::Segment(SegmentError::Damaged { .. })) if !is_described => {}
             Err(error) => assert!(
                 matches!(error, Error::Segment(SegmentError::Removed { .. })),
@@ -139,7 +139,7 @@ fn ask(set: &LimitSet) {
     }
 }
 
-/// Keys that have a row, keys that get one as long as there is one to be had, and one that begins anew.
+/// Keys that have a row, keys that get one as long as there is one to be had, and one that begins again.
 fn use_keys(set: &LimitSet) {
     if let Ok(Some(key)) = key_of(set) {
         check(take_by_key(set, "other 7").err());

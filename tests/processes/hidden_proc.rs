@@ -130,7 +130,7 @@ fn who_is_told_the_boot_notes_it_for_those_who_come_later() {
     }
 }
 
-/// Nobody uses the segment, so its locks can be made anew; what its clock has seen may be of another boot.
+/// Nobody uses the segment, so its locks can be recreated; what its clock has seen may be of another boot.
 #[test]
 fn a_segment_whose_boot_is_not_known_and_whose_clock_is_wrong_here_starts_cold_and_never_ahead() {
     const HOUR: u64 = 3_600_000_000_000;

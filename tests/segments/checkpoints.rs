@@ -408,7 +408,7 @@ fn another_declaration_begins_anew_and_takes_the_file_over() {
         assert_eq!(scene::first_set(&segment).limits[0].remaining, 10);
         let api = segment.set("api").expect("declared");
         assert!(api.request().check().expect("works").is_admitted());
-        // Of another size, so that the file is made anew.
+        // Of another size, so that the file is recreated.
         assert!(segment.checkpoint(&kept).expect("written"));
         drop((api, segment));
         lose(&path);

@@ -28,7 +28,7 @@ const CONTENDERS: [Contender; 3] = [
     Contender::of::<Ours>(),
 ];
 const NUMBERS_OF_KEYS: [usize; 3] = [1, 100_000, 1_000_000];
-/// The order in which keys are asked for has as many entries, and then begins anew.
+/// The order in which keys are asked for has as many entries, and then begins again.
 const REQUESTS: usize = 1 << 20;
 /// How many keys are asked for at once where that is done.
 const KEYS_AT_ONCE: usize = 64;

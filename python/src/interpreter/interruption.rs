@@ -53,7 +53,7 @@ impl Interruption {
         }
     }
 
-    /// Whether to go on waiting: false once a signal handler has raised an exception.
+    /// Whether to keep waiting: false once a signal handler has raised an exception.
     pub fn keep_waiting(&mut self) -> bool {
         if self.raised.is_some() {
             return false;

@@ -370,7 +370,7 @@ impl Duty {
             }
         }
         if served.iter().any(|served| served.held().is_some()) {
-            // A process that cannot take part in another file goes on with those that it has.
+            // A process that cannot take part in another file continues with those that it has.
             let _ = with_engines(served, take_duties);
         }
     }

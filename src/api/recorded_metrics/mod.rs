@@ -16,7 +16,7 @@ impl SegmentSnapshot {
     /// `limitctl export --prometheus`, without the histogram of waits: a recorder takes single values only.
     ///
     /// A recorder's counters never fall. If the counters of the segment are reset, or there is another segment at its
-    /// path, those of the recorder go on from where they are: each is the sum of what this process has seen.
+    /// path, those of the recorder continue from where they are: each is the sum of what this process has seen.
     ///
     /// ```
     /// # use shmlimit::snapshot::SegmentReader;

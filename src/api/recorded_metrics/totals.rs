@@ -22,7 +22,7 @@ pub(super) struct Count {
 /// The counters of a path over all segments that this process has seen there.
 ///
 /// A counter of a recorder never falls, so one that was handed the counts as they are would stand still after the
-/// segment was made anew, or its counters were reset, until the old count was reached again.
+/// segment was recreated, or its counters were reset, until the old count was reached again.
 #[derive(Clone, Debug, Default)]
 struct Totals {
     /// When the latest copy was begun.

@@ -13,7 +13,7 @@ impl Permit<'_> {
     /// Reports that the upstream refused the request and accepts nothing before `retry_after` has passed. Until then
     /// nothing of the set, or of the permit's key if the set is keyed, is admitted in any process; of a keyed set with
     /// limits of [all keys](crate::Limit::scope), nothing of any key, because all keys share the upstream. Requests are
-    /// refused with [`RefusalReason::Throttled`](crate::RefusalReason::Throttled), and waiters go on waiting. The
+    /// refused with [`RefusalReason::Throttled`](crate::RefusalReason::Throttled), and waiters keep waiting. The
     /// permit is released as failed, as by [`release_failed`](Self::release_failed), which shrinks an adaptive limit;
     /// [settle](Self::settle) what was not used before the call.
     ///

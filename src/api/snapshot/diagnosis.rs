@@ -63,7 +63,7 @@ pub struct ShardDiagnosis {
     /// The lock, according to its word.
     pub lock: LockSnapshot,
     /// Whether the lock can never be taken again in this state. The first process to attach while no other is
-    /// attached creates it anew.
+    /// attached recreates it.
     pub lock_lost: bool,
     /// A number that advances with each change and each decision, refusals included. If two looks find the same number, no
     /// operation finished in between.

@@ -54,7 +54,7 @@ pub(in crate::api) use seconds::{as_seconds, as_seconds_if_any};
 /// A copy of a segment. Each shard of a set is consistent, unless the set is marked as torn.
 ///
 /// If the segment is a [directory](crate::Segment#a-file-for-each-set), this is of all its files together: the size and
-/// the cold starts are sums, a process that is attached to several files is one participant, slots are numbered anew,
+/// the cold starts are sums, a process that is attached to several files is one participant, slots are renumbered,
 /// and the capacity is the smallest.
 ///
 /// When serialised, all times are numbers of seconds.

@@ -1,4 +1,4 @@
-//! How much a host goes on with while the store is out.
+//! How much a host continues with while the store is out.
 
 use std::fmt;
 

@@ -18,7 +18,7 @@ const MIN_EVERY: Duration = Duration::from_secs(1);
 /// Where the state of a segment is saved so that it survives a reboot: the `checkpoint` of a `[segment]`.
 ///
 /// Processes that open the segment with this declaration save its state to a file at intervals, one of them at a
-/// time, in a thread of its own and never as part of a request. If the segment has to be created anew, because
+/// time, in a thread of its own and never as part of a request. If the segment has to be recreated, because
 /// `/dev/shm` is empty after a boot or because its file is rejected as damaged and no process uses it, it is created
 /// from the last complete checkpoint, provided that a process with this declaration would join such a segment (see
 /// [`OnMismatch`](crate::declare::OnMismatch)). What limits have counted is restored, with the time since then, by the wall

@@ -63,7 +63,7 @@ impl SegmentEngine {
         self.duty_words()?.mapped_answered().ok()
     }
 
-    /// Decides anew with each answer of the store, until the request no longer waits for one, or has waited for as
+    /// Decides again with each answer of the store, until the request no longer waits for one, or has waited for as
     /// long as its limits say.
     #[cold]
     #[inline(never)]

@@ -159,7 +159,7 @@ impl LockedShard<'_> {
         let mut transaction = self.shard.memory.journal().begin();
         transaction.store(self.shard.throttle_word(row), until);
         self.shard.commit(&mut transaction)?;
-        // The first waiter has to compute its wait anew: what it waits for may be available before the throttle ends.
+        // The first waiter has to compute its wait again: what it waits for may be available before the throttle ends.
         self.serve_next(row.index)
     }
 }

@@ -44,7 +44,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Lets the leases of a hold run anew from now. Takes no lock, unless the hold is being changed at this moment or
+    /// Lets the leases of a hold start again now. Takes no lock, unless the hold is being changed at this moment or
     /// the shard is not sound; then it waits for the lock as long as `wait` says.
     pub(crate) fn heartbeat(
         &self,

@@ -279,7 +279,7 @@ impl<'a> LockedShard<'a> {
         let row = shard.row(index);
         if shard.set.has_lease_room {
             // One by one, because together they may be more words than a journal holds. If the process dies in between,
-            // the former key keeps its row, and begins anew as well.
+            // the former key keeps its row, and begins again as well.
             for limit in &shard.limits {
                 let mut transaction = shard.memory.journal().begin();
                 limit.begin_key(row, &mut transaction, shard.memory.lease_row());

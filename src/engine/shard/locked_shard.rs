@@ -295,7 +295,7 @@ impl SegmentEngine {
         mut reading: Option<Now>,
         wait: LockWait,
     ) -> Result<BareLock<'a>, Box<Error>> {
-        // Locks are made anew while there are no participants, so a forked child has to become one before it takes a
+        // Locks are recreated while there are no participants, so a forked child has to become one before it takes a
         // lock. In namespaces other than the segment's it cannot, and this fails.
         let owner = self.membership.owner()?;
         let control = shard.memory.control();

@@ -69,7 +69,7 @@ impl LockKind {
         }
     }
 
-    /// Whether a lock has to be made anew because nobody is left to release it. A lock that names a dead participant
+    /// Whether a lock has to be recreated because nobody is left to release it. A lock that names a dead participant
     /// does not: the next process takes it over.
     pub(crate) fn is_beyond_the_dead(self, area: &LockArea) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! What happens if a segment is not of this boot, these namespaces and this file.
 //!
-//! A lock may only be made anew while nobody can be inside it: under the attach byte, when no participant's byte is
+//! A lock may only be recreated while nobody can be inside it: under the attach byte, when no participant's byte is
 //! locked and none of the recorded processes that the process table knows is alive with the file mapped. Every
 //! operation that takes a lock belongs to a participant, so then nobody holds any.
 

@@ -384,7 +384,7 @@ pub(crate) struct Membership {
     table: ParticipantTable,
     path: PathBuf,
     page: IdentityPage,
-    /// For asking who is alive. It has no locks of its own, so a forked child may go on using it.
+    /// For asking who is alive. It has no locks of its own, so a forked child may continue to use it.
     descriptor: Descriptor,
     /// The lock on the slot's byte.
     lock: ImageLock,

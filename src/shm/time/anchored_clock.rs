@@ -32,7 +32,7 @@ const MAX_PAIR_DISTANCE: u64 = 1_000;
 const TRIES: usize = 3;
 /// Consecutive rates may differ by one part in this many; a clock whose rate is adjusted faster is not followed.
 const RATE_TOLERANCE: u64 = 1_000;
-/// After a longer pause the rate is measured anew. Over a shorter one, the average is close to the rate at its end.
+/// After a longer pause the rate is measured again. Over a shorter one, the average is close to the rate at its end.
 const MAX_PAUSE: u64 = 200 * SPAN;
 /// The rate from before a pause stays in use if the average over the pause differs by no more than one part in this
 /// many.

@@ -1,4 +1,4 @@
-//! The layer goes on with the segment that takes the place of a removed one.
+//! The layer continues with the segment that takes the place of a removed one.
 
 use std::path::PathBuf;
 use std::sync::Arc;

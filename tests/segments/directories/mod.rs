@@ -320,7 +320,7 @@ fn a_file_with_another_list_of_sets_names_the_directory_as_the_way_without_downt
             }
         }
     }
-    // And it works: the former go on with the file.
+    // And it works: the former continue with the file.
     let next = Segment::open_or_create(&recipe, &declaring(&[("chat", 3), ("mail", 1)])).expect("created");
     assert_eq!(names_of(&next), ["chat", "mail"]);
     // A capacity alone is no reason to move.

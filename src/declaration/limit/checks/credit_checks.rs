@@ -59,7 +59,7 @@ impl Limit {
     ///   one process count as two processes, and a forked child draws a batch of its own.
     /// - **The queue is not overtaken.** A request that has to wait first takes back the batches of all processes,
     ///   even stopped ones, and no process draws another while one waits.
-    /// - **A request that needs more than is left of a batch** gives the rest back and draws anew, if unspent units
+    /// - **A request that needs more than is left of a batch** gives the rest back and draws again, if unspent units
     ///   come back; otherwise the rest is spent along with it. A refusal says after how long the limit admits all of
     ///   it.
     /// - **Unspent units come back** for GCRA, token bucket and leaky bucket, unless the limit says

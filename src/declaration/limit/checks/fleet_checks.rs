@@ -153,7 +153,7 @@ impl Limit {
         Ok(())
     }
 
-    /// What this host goes on with while the store is out, if `safe` says it, in units of a limit in canonical form and
+    /// What this host continues with while the store is out, if `safe` says it, in units of a limit in canonical form and
     /// per window.
     pub(in crate::declaration) fn safe_units(
         &self,
