@@ -1,5 +1,6 @@
-//! A segment with slot locks under two programs at once, of the same sources: one with this C library, and one with musl, whose
-//! mutexes are others. `tools/checks/platforms.sh` builds that, and says where it is in `SHMLIMIT_MUSL_HOLDER`.
+//! A segment with slot locks under two programs at once, built from the same sources: one with this C library, and one
+//! with musl, whose mutexes are different. `tools/checks/platforms.sh` builds the latter, and passes its path in
+//! `SHMLIMIT_MUSL_HOLDER`.
 
 #[path = "../scene/process.rs"]
 mod process;
@@ -17,7 +18,7 @@ const PLACES: usize = 2;
 
 const OURS: &str = env!("CARGO_BIN_EXE_holder");
 
-/// The other program, where there is one.
+/// The other program, if there is one.
 fn musl() -> Option<PathBuf> {
     let path = std::env::var_os("SHMLIMIT_MUSL_HOLDER").map(PathBuf::from);
     if path.is_none() {
@@ -66,7 +67,7 @@ fn programs_with_two_c_libraries_never_hold_more_than_there_is() {
     let directory = tempfile::tempdir().expect("a directory");
     let segment = create(directory.path(), LockKind::Slot);
     let log = directory.path().join("log");
-    // Each line is written by one call, at the end of the file.
+    // Each line is written by a single call, at the end of the file.
     let script = format!("echo + >>{log}; sleep 0.02; echo - >>{log}", log = log.display());
     let holders: Vec<Child> = [Path::new(OURS), &musl]
         .into_iter()

@@ -1,4 +1,5 @@
-//! GCRA, the token bucket and the leaky bucket are one rule: a limit in use changes from one of these names to another.
+//! GCRA, the token bucket and the leaky bucket are the same rule: a limit in use can change from one of these names to
+//! another.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ fn ten_a_minute(algorithm: Algorithm) -> Declaration {
     scene::declaration().add_set(SetDeclaration::new("api").add_limit(limit))
 }
 
-/// Calls `follow` with a segment that is declared so, its set as another attachment has it, and a clock at zero.
+/// Calls `follow` with a segment of this declaration, its set as another attachment sees it, and a clock at zero.
 fn with_segment(algorithm: Algorithm, follow: impl FnOnce(&Segment, &LimitSet, &VirtualClock)) {
     let scene = Scene::declared(Duration::ZERO, &ten_a_minute(algorithm));
     let set = scene.other().set("api").expect("declared");
@@ -45,7 +46,7 @@ fn what_was_used_stays_used_and_is_replenished_as_before() {
                 clock.advance_to(MINUTE / 4);
                 let changes = segment.apply(&ten_a_minute(to)).expect("applies");
                 assert_eq!(changes.len(), usize::from(from != to), "{changes:?}");
-                // Two and a half units have come back, and the half is not lost.
+                // Two and a half units have come back, and the half must not be lost.
                 assert_eq!(remaining(set), 2, "{from:?} to {to:?}");
                 clock.advance_to(MINUTE / 10 * 3 - Duration::from_nanos(1));
                 assert_eq!(remaining(set), 2);

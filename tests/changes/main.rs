@@ -1,4 +1,4 @@
-//! Definitions that change: while a segment is in use, with a rollout, and with a program that is started again.
+//! Definitions that change: while a segment is in use, during a rollout, and when a program is restarted.
 
 mod algorithms;
 #[path = "../layout_mirror/mod.rs"]

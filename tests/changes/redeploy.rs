@@ -1,4 +1,4 @@
-//! Services that are started again with another declaration, while the segment of the former one is there.
+//! Services that are restarted with another declaration while the segment of the previous one exists.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ use shmlimit::{
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Of sets of limits of calls with one capacity.
+/// Sets of limits of calls, all with the same capacity.
 fn declaring(sets: &[&str], capacity: u64) -> Declaration {
     let set = |name: &&str| SetDeclaration::new(*name).add_limit(Limit::calls("requests", capacity, HOUR));
     sets.iter()
@@ -30,8 +30,8 @@ fn api(capacity: u64) -> Declaration {
     declaring(&["api"], capacity)
 }
 
-/// The same kind of limit by an algorithm that no live segment can change to. A window of the clock could end in the middle
-/// of a test.
+/// The same kind of limit with an algorithm that no live segment can change to. A window aligned to the clock could end
+/// in the middle of a test.
 fn windowed(capacity: u64) -> Declaration {
     let requests = Limit::calls("requests", capacity, HOUR)
         .algorithm(Algorithm::FixedWindow)
@@ -47,7 +47,7 @@ fn open(path: &Path, on_mismatch: OnMismatch, declaration: &Declaration) -> Resu
     options(on_mismatch).open_or_create(path, declaration)
 }
 
-/// The capacity in force of each set, by its version, and whether it was edited.
+/// The capacity in force in each set, its version, and whether it was edited.
 fn in_force(path: &Path) -> Vec<(u64, Option<u64>, bool)> {
     let reader = SegmentReader::open(path).expect("a segment");
     let snapshot = reader.snapshot().expect("a snapshot");
@@ -113,7 +113,7 @@ fn another_number_is_applied_to_the_live_segment_and_named() {
     );
     assert_eq!(in_force(&path), [(20, None, false)]);
     assert!(segment.declaration().differences(&api(20)).is_empty());
-    // For the handle of the former declaration as well, and what was taken stays taken.
+    // This holds for the handle of the previous declaration, too, and what was taken stays taken.
     let left = set.request().peek().expect("works")[0].remaining;
     assert_eq!(left, 6, "a raised limit does not grant the past");
 }
@@ -288,7 +288,7 @@ fn a_segment_is_recreated_where_no_other_process_is_attached_and_only_there() {
         let same = recreate(&api(10)).expect("the same");
         words[1].store(1, Ordering::SeqCst);
         other.succeed();
-        // This process alone has it open by now.
+        // By now, only this process has it open.
         let next = recreate(&windowed(20)).expect("recreated");
         assert!(next.declaration().differences(&windowed(20)).is_empty());
         let set = same.set("api").expect("declared");
@@ -304,7 +304,7 @@ fn a_segment_is_recreated_where_no_other_process_is_attached_and_only_there() {
     });
 }
 
-/// All of them find the former file; one replaces it, and all use its successor.
+/// All of them find the old file; one replaces it, and all use its successor.
 #[test]
 fn processes_that_recreate_at_once_share_one_successor() {
     let test = "redeploy::processes_that_recreate_at_once_share_one_successor";
@@ -341,8 +341,8 @@ fn processes_that_recreate_at_once_share_one_successor() {
     });
 }
 
-/// Workers of two releases are started in any order while each of them is in use: what is in force in the end is the
-/// newer one, in every set, and no worker fails to start.
+/// Workers of two releases are started in any order while both are in use: in the end the newer one is in force in
+/// every set, and no worker fails to start.
 #[test]
 fn four_processes_of_two_versions_at_once_end_with_the_higher() {
     let test = "redeploy::four_processes_of_two_versions_at_once_end_with_the_higher";
@@ -361,7 +361,7 @@ fn four_processes_of_two_versions_at_once_end_with_the_higher() {
                             std::thread::yield_now();
                         }
                         for restart in 0..10 {
-                            // Half of them are of the next release from their third start on.
+                            // Half of them belong to the next release from their third start on.
                             let version = if worker % 2 == 0 && restart >= 2 { 8 } else { 7 };
                             let declaration = declaring(&sets, 10 * version).version(version);
                             let segment = open(path, OnMismatch::Apply, &declaration).expect("starts");
@@ -416,7 +416,7 @@ fn a_process_killed_while_it_applies_leaves_each_set_as_one_declaration_or_the_o
                 }
             });
             eventually("it applies", || words[0].load(Ordering::SeqCst) > before);
-            // Not to synchronise: to end at any moment of a change.
+            // Not for synchronisation: to end at any moment of a change.
             std::thread::sleep(Duration::from_micros(dice.u64(..3000)));
             child.kill();
             for (capacity, version, edited) in in_force(&path) {

@@ -6,7 +6,7 @@ use crate::scene;
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
-/// Long enough that the thread which renews it has its turn in time, whatever else runs.
+/// Long enough for the thread that renews it to get its turn in time, whatever else runs.
 const LEASE: Duration = Duration::from_secs(3);
 
 fn declaration(lease: Option<Duration>) -> Declaration {
@@ -29,7 +29,7 @@ fn can_take(segment: &Segment) -> bool {
 fn a_hold_that_is_renewed_in_the_background_is_kept_whatever_lease_it_gets() {
     let test = "renewals::a_hold_that_is_renewed_in_the_background_is_kept_whatever_lease_it_gets";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        // What the lease is when the renewal begins, and what it becomes one after the other.
+        // The lease when the renewal begins, and what it becomes afterwards, one after the other.
         let courses: [(Option<Duration>, &[Option<Duration>]); 5] = [
             (Some(LEASE), &[]),
             (Some(60 * LEASE), &[Some(LEASE)]),
@@ -52,7 +52,7 @@ fn a_hold_that_is_renewed_in_the_background_is_kept_whatever_lease_it_gets() {
                 permit
             })
             .collect();
-        // Threads of this process renew, and another process changes the leases and wants the place.
+        // Threads of this process renew, while another process changes the leases and wants the place.
         Child::fork(|| {
             let others: Vec<Segment> = (0..courses.len())
                 .map(|nth| Segment::open(path(nth)).expect("opens"))
@@ -79,7 +79,7 @@ fn a_hold_that_is_renewed_in_the_background_is_kept_whatever_lease_it_gets() {
     });
 }
 
-/// The thread that renews keeps no segment open that is renewed in no more.
+/// The thread that renews does not keep a segment open in which it renews nothing any more.
 #[test]
 fn a_segment_whose_holds_are_renewed_is_left_with_its_last_handle() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! The recipes of docs/rollouts.md, each by four workers under load: none of them makes a request fail, and the limits
-//! hold.
+//! The recipes of docs/rollouts.md, each carried out by four workers under load: none of them makes a request fail, and
+//! the limits hold.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -20,11 +20,11 @@ use tower::{Layer, ServiceExt, service_fn};
 const HOUR: Duration = Duration::from_secs(3600);
 const WORKERS: usize = 4;
 
-/// Requests that each worker works on at once: more, together, than the limit on those in flight.
+/// Requests that each worker works on at once: together, more than the limit on those in flight.
 const TASKS: usize = 2;
 const IN_FLIGHT: u64 = 3;
 
-/// For a place in flight, which is free in a moment; in vain, where the calls of the hour are used up.
+/// How long to wait for a place in flight, which is free in a moment, or in vain if the calls of the hour are used up.
 const WAIT: Duration = Duration::from_secs(5);
 
 /// What all processes of a test share.
@@ -40,10 +40,10 @@ const WORDS: usize = SERVED_BY + 2 * WORKERS;
 
 type Status = Pin<Box<dyn Future<Output = u16>>>;
 
-/// Sends one request; answers the status.
+/// Sends one request. Returns the status.
 type Ask<'a> = Box<dyn Fn() -> Status + 'a>;
 
-/// From its first use on: an hour of the clock may end in the middle of a test.
+/// Starts with its first use: an hour of the clock might end in the middle of a test.
 fn of_the_hour(name: &str, capacity: u64) -> Limit {
     Limit::calls(name, capacity, HOUR)
         .algorithm(Algorithm::FixedWindow)
@@ -92,7 +92,7 @@ fn behind(segment: &Segment, words: &'static [AtomicU64]) -> Ask<'static> {
     })
 }
 
-/// Behind the limits of two segments: those of the outer are asked first.
+/// Behind the limits of two segments. Those of the outer one are asked first.
 fn behind_both(outer: &Segment, inner: &Segment, words: &'static [AtomicU64]) -> Ask<'static> {
     let service = layer(inner).layer(service_fn(move |_: Request<()>| work(words)));
     let service = layer(outer).layer(service);
@@ -105,7 +105,7 @@ fn behind_both(outer: &Segment, inner: &Segment, words: &'static [AtomicU64]) ->
     })
 }
 
-/// Sends requests, as there are any to send, until the worker is to leave.
+/// Sends requests while there are any to send, until the worker is to leave.
 async fn send(ask: &Ask<'_>, words: &[AtomicU64], number: usize) {
     while words[LEAVING + number].load(Ordering::SeqCst) == 0 {
         let take = |left: u64| left.checked_sub(1);
@@ -126,7 +126,7 @@ async fn send(ask: &Ask<'_>, words: &[AtomicU64], number: usize) {
     }
 }
 
-/// Four workers, of one release at first.
+/// Four workers, all of one release at first.
 struct Crew {
     words: &'static [AtomicU64],
     workers: Vec<Option<Child>>,
@@ -136,7 +136,7 @@ struct Crew {
 impl Crew {
     fn start(release: &dyn Fn(&'static [AtomicU64]) -> Ask<'static>) -> Self {
         let mut crew = Self {
-            // Until the end of the process, which is the test's own.
+            // Kept until the end of the process, which belongs to the test.
             words: Box::leak(Box::new(SharedWords::new(WORDS))),
             workers: (0..2 * WORKERS).map(|_| None).collect(),
             sent: 0,
@@ -162,7 +162,7 @@ impl Crew {
         }));
     }
 
-    /// Replaces the workers one by one by those of another release, with requests at each moment.
+    /// Replaces the workers one by one by those of another release, while requests keep coming.
     fn roll_out(&mut self, release: &dyn Fn(&'static [AtomicU64]) -> Ask<'static>) {
         for number in 0..WORKERS {
             let next = number + WORKERS;
@@ -198,14 +198,14 @@ impl Crew {
         self.words[word].load(Ordering::SeqCst)
     }
 
-    /// That every request was served so far, within the limit on those in flight.
+    /// Checks that every request so far was served, within the limit on those in flight.
     fn assert_all_served(&self) {
         let counts = [SERVED, REFUSED, FAILED].map(|word| self.of(word));
         assert_eq!(counts, [self.sent, 0, 0]);
         assert!(self.of(MAX_WORKING) <= IN_FLIGHT, "too many in flight");
     }
 
-    /// Sends more than the hour has left: as many are served in all as it allows.
+    /// Sends more than the hour has left: altogether, as many are served as it allows.
     fn assert_limit_holds_at(&mut self, capacity: u64) {
         self.send(capacity - self.of(SERVED) + 8);
         let counts = [SERVED, REFUSED, FAILED].map(|word| self.of(word));
@@ -236,7 +236,7 @@ fn a_changed_number_is_rolled_out_by_a_higher_version() {
         crew.send(100);
         crew.roll_out(&release(2, 500));
         crew.assert_all_served();
-        // What was counted before counts.
+        // What was counted before still counts.
         crew.assert_limit_holds_at(500);
         crew.end();
     });
@@ -261,7 +261,7 @@ fn an_added_limit_is_rolled_out_in_a_segment_of_its_own_beside_the_former() {
         crew.send(100);
         crew.roll_out(&latter);
         crew.assert_all_served();
-        // Workers of both releases counted in the former segment, and those of the latter in the added one as well.
+        // Workers of both releases counted in the old segment, and those of the new release in the added one as well.
         let counted = |path: &Path| {
             Segment::open(path)
                 .expect("a segment")
@@ -293,7 +293,7 @@ fn a_limit_is_taken_out_by_a_shadow_first_and_dropped_when_no_process_uses_the_s
         };
         let mut crew = Crew::start(&release(1, false));
         crew.send(100);
-        // From its first worker on, the release lets through what the limit would have refused.
+        // From its first worker on, the new release lets through what the limit would have refused.
         crew.roll_out(&release(2, true));
         crew.send(100);
         crew.assert_all_served();
@@ -324,7 +324,7 @@ fn a_release_with_other_limits_takes_over_where_the_segment_is_replaced_by_force
         };
         let mut crew = Crew::start(&former);
         crew.send(100);
-        // The next segment is made beside it and moved over it, so that no moment is without one.
+        // The next segment is made next to it and moved over it, so that there is one at every moment.
         let next = directory.join("limits.next");
         let burst = of_the_hour("burst", 300);
         drop(open(&next, 2, api([requests(400), burst])));
@@ -333,7 +333,7 @@ fn a_release_with_other_limits_takes_over_where_the_segment_is_replaced_by_force
         crew.wait_until_answered();
         let segment = Segment::open(&path).expect("the next");
         let admitted = || segment.snapshot().expect("a copy").sets[0].counts.admitted;
-        // All workers, which were not started again, have gone over within two seconds.
+        // All workers, none of which was restarted, have moved over within two seconds.
         while admitted() < 100 {
             crew.send(4);
         }

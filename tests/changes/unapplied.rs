@@ -1,5 +1,5 @@
-//! Changes and deaths: a definition that never came into force, because the process that applied it died, and a lock that
-//! the dead left to a process that does not know the definition yet.
+//! Changes and deaths: a definition that never came into force because the process that applied it died, and a lock
+//! that a dead process left to one that does not know the definition yet.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -27,14 +27,15 @@ fn declared(window: u64) -> Declaration {
     scene::declaration().add_set(SetDeclaration::new("api").add_limit(limit))
 }
 
-/// A segment of the second definition.
+/// A segment with the second definition.
 fn changed() -> Scene {
     let scene = Scene::declared(scene::clock::NEW_YEAR, &declared(WINDOWS[0]));
     scene.segment.apply(&declared(WINDOWS[1])).expect("applies");
     scene
 }
 
-/// Leaves the third definition in the file at `path` as its `apply` does that is killed before it is in force.
+/// Leaves the third definition in the file at `path`, as an `apply` does that is killed before the definition is in
+/// force.
 fn leave_unapplied(path: &Path) {
     let other = changed();
     other.segment.apply(&declared(WINDOWS[2])).expect("applies");
@@ -48,7 +49,7 @@ fn nothing_is_priced_by_a_definition_that_never_came_into_force() {
         let left = [false, true].map(|is_unapplied| {
             let scene = Scene::declared(scene::clock::NEW_YEAR, &declared(WINDOWS[0]));
             let told = SharedWords::new(1);
-            // Draws a batch, for which time makes up within a second.
+            // Draws a batch, which time makes up for within a second.
             let child = Child::fork(|| {
                 assert!(check(&scene.set(), 1));
                 told[0].store(1, Ordering::Release);
@@ -63,7 +64,7 @@ fn nothing_is_priced_by_a_definition_that_never_came_into_force() {
             }
             child.kill();
             let (path, clock) = (scene.path(), scene.clock.clone());
-            // The process that had heard of the first definition must not be the one that gives back.
+            // The process that knows the first definition must not be the one that gives back.
             let late = OpenOptions::new()
                 .virtual_clock(&clock)
                 .open(&path)
@@ -106,7 +107,7 @@ fn what_a_dead_process_left_is_recovered_by_one_that_has_yet_to_read_the_definit
         let child = Child::fork(|| RawSegment::open(&scene.path()).lock().take_and_stop());
         child.wait_until_stopped();
         child.kill();
-        // It takes the lock from the dead, releases it to read the definition, and takes it again.
+        // It takes the lock from the dead process, releases it to read the definition, and takes it again.
         assert!(check(&scene.set(), 1));
         let snapshot = scene.snapshot();
         assert_eq!(snapshot.counts.recoveries, 1);

@@ -1,4 +1,4 @@
-//! What is looked at from outside: at any time, and when all have given back.
+//! What is checked from outside: at any time, and once everything was given back.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::sets::{KEYS, LARGEST, PLACES_OF_ALL};
 use crate::truth::Count;
 use crate::{PROCESSES, World};
 
-/// Looks at the segment without locks, and at the truth, until it is over.
+/// Compares the segment, without locks, with the truth, until it is over.
 pub fn look_on(world: &World) {
     let truth = &world.truth;
     let goes_on = |_: &SegmentReader| {
@@ -34,8 +34,8 @@ fn check_held(set: &SetSnapshot) {
     assert_eq!(set.active + set.of_dead, set.holds.len() as u64, "{set:?}");
 }
 
-/// All live processes have given back what they had, and nothing is left of the dead: everything that there is can be held at
-/// once, and not a unit more. `kills` is how many have died so far.
+/// All live processes have given back what they had, and nothing is left of the dead: everything there is can be held
+/// at once, and not a unit more. `kills` is how many have died so far.
 pub fn check_that_nothing_is_left(world: &World, segment: &Segment, kills: u64) {
     let truth = &world.truth;
     let report = segment.recover().expect("works");
@@ -118,7 +118,7 @@ fn check_whole(set: &LimitSet, limit: &str, capacity: u64, admitted: impl Fn()) 
         };
         request.and_then(|it| it.with(limit, units)).expect("declared")
     };
-    // The process that is refused looks for the dead, so that nothing else need happen.
+    // The process that is refused looks for the dead, so nothing else need happen.
     let (all, one) = (with(capacity), with(1));
     eventually("all of it can be held at once", || {
         let Ok(permit) = all.try_acquire().expect("works").into_result() else {
@@ -127,7 +127,7 @@ fn check_whole(set: &LimitSet, limit: &str, capacity: u64, admitted: impl Fn()) 
         admitted();
         let is_more_admitted = one.try_acquire().expect("works").is_admitted();
         if is_more_admitted {
-            // This process may have had no processor until the lease had run out.
+            // This process may not have got a processor until the lease had run out.
             assert!(permit.reclaimed(), "more than there is");
             admitted();
         }

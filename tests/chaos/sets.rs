@@ -1,4 +1,4 @@
-//! What is limited, and what an operator makes of it.
+//! The limits, and how an operator changes them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{PROCESSES, scene};
 
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const LEASE: Duration = Duration::from_millis(20);
-/// Keys whose holds are known. Others come once and go.
+/// Keys whose holds are tracked. Others come once and go.
 pub const KEYS: [&str; 3] = ["tenant 0", "tenant 1", "tenant 2"];
 
 /// The capacities of one declaration.
@@ -17,14 +17,14 @@ pub struct Capacities {
     pub slots: u64,
     pub places: u64,
     pub leases: u64,
-    /// Calls in a second.
+    /// Calls per second.
     pub calls: u64,
     pub burst: u64,
-    /// Of the limit of which processes draw batches: a sixteenth of it is the first batch.
+    /// Of the limit from which processes draw batches: the first batch is a sixteenth of it.
     pub drawn_burst: u64,
 }
 
-/// Between which an operator changes. The first is the largest, for which there is room.
+/// The operator alternates between these. The first is the largest, for which there is room.
 pub const VARIANTS: [Capacities; 3] = [
     Capacities {
         slots: 5,
@@ -53,16 +53,16 @@ pub const VARIANTS: [Capacities; 3] = [
 ];
 pub const LARGEST: &Capacities = &VARIANTS[0];
 
-/// Places that all keys of a set have together: fewer than those of all `KEYS`, so that keys wait for one another.
+/// Places that all keys of a set share: fewer than those of all `KEYS` together, so that keys wait for one another.
 pub const PLACES_OF_ALL: u64 = 4;
 
-/// What the store calls the limit that hosts share by key.
+/// The store's name for the limit that hosts share by key.
 pub const OF_TENANTS: &str = "chaos/tenants/calls";
 
-/// Of the limits that hosts share: units in a second, and at once.
+/// Of the limits that hosts share: units per second, and at once.
 pub const SHARED_CALLS: u64 = 500;
 pub const SHARED_BURST: u64 = 100;
-/// Of that by key: units of a key that are admitted before the store was asked.
+/// Of the one by key: units of a key that are admitted before the store was asked.
 pub const UNLEASED: u64 = 1;
 
 /// Of the limit of which processes draw batches: units in a second.

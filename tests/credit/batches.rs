@@ -1,4 +1,4 @@
-//! Limits with credit: what a process draws, what it admits by itself, and what becomes of the rest.
+//! Limits with credit: what a process draws, what it admits by itself, and what happens to the rest.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn requests_are_admitted_from_a_batch_that_was_charged_before() {
                 assert_eq!(remaining(&set), 100 - charged, "{algorithm:?}");
             }
         }
-        // Those from the second batch are counted when it is returned, or another is drawn.
+        // Those from the second batch are counted when it is returned, or when another is drawn.
         assert_eq!((counts(&segment).admitted, counts(&segment).taken), (11, 20));
         assert!(check(&set, 1));
         assert_eq!((counts(&segment).admitted, counts(&segment).taken), (21, 30));
@@ -72,7 +72,7 @@ fn a_future_and_threads_spend_the_same_batch() {
             scope.spawn(|| (0..1_000).for_each(|_| assert!(check(&set, 1))));
         }
     });
-    // 40 batches and one unit.
+    // 40 batches, and one unit.
     assert_eq!(counts(&segment).taken, 4_100);
     assert_eq!(remaining(&set), 100_000 - 4_100);
 }
@@ -91,7 +91,7 @@ fn the_last_unit_can_be_had_and_no_more() {
     }
 }
 
-/// A sub-window of the sliding window counter is 36.5 days here: these dates fall into all tenths of one.
+/// A sub-window of the sliding window counter is 36.5 days here: these dates fall into every tenth of one.
 #[test]
 fn the_last_unit_can_be_had_at_every_date() {
     for algorithm in ALGORITHMS {
@@ -104,7 +104,7 @@ fn the_last_unit_can_be_had_at_every_date() {
             assert_eq!((0..200).filter(|_| check(&set, 1)).count(), 100);
             let refused = set.request().check().expect("works");
             let wait = refused.retry_after().expect("time heals it");
-            // Up to a sub-window more, of which there are ten.
+            // Up to a sub-window later, and there are ten.
             let longest = match algorithm {
                 Algorithm::SlidingWindowCounter => LONG + LONG / 10,
                 _ => LONG,
@@ -118,7 +118,7 @@ fn the_last_unit_can_be_had_at_every_date() {
 fn what_is_left_of_a_batch_goes_to_the_next_request_that_needs_more() {
     for algorithm in ALGORITHMS {
         let (_directory, segment, set) = one_limit(calls(20, algorithm, 10));
-        // Where the algorithm refunds, what is left is given back and drawn again with the rest.
+        // If the algorithm refunds, what is left is given back and drawn again with the rest.
         let charged = if REFUNDING.contains(&algorithm) {
             [10, 10, 18, 18, 20]
         } else {
@@ -189,13 +189,13 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
         snapshot.sets[0].holds.len()
     );
     drop((segment, set));
-    // Detached, it has given everything back that it did not spend: two units of each key are gone, three of `one`.
+    // On detaching, it has given back everything that it did not spend: two units of each key are gone, three of `one`.
     let segment = Segment::open(directory.path().join("limits")).expect("a segment");
     let set = segment.set("api").expect("declared");
     let request = set.request();
     for key in 0..KEYS {
         let request = request.for_key(key.to_le_bytes()).expect("keyed");
-        // What time replenished of a batch did not come back with it.
+        // What time had replenished of a batch did not come back with it.
         assert!(request.peek().expect("works")[0].remaining >= 97);
     }
     assert_eq!(counts(&segment).admitted, 2 * KEYS + 3);
@@ -211,7 +211,7 @@ fn a_process_that_detaches_returns_what_it_did_not_spend() {
         let segment = Segment::open(directory.path().join("limits")).expect("a segment");
         let set = segment.set("api").expect("declared");
         let back = if REFUNDING.contains(&algorithm) { 6 } else { 0 };
-        // Of the last unit, a fraction has been replenished by time.
+        // Time has replenished a fraction of the last unit.
         assert_eq!(remaining(&set), 90 + back, "{algorithm:?}");
         assert!(counts(&segment).refunded + 1 >= back);
         assert!(segment.snapshot().expect("a copy").sets[0].holds.is_empty());
@@ -232,7 +232,7 @@ fn what_is_not_used_is_returned_by_the_background_worker() {
         segment.set("api").expect("declared"),
         segment.set("keyed").expect("declared"),
     );
-    // Again after the worker has seen that there is nothing to look after.
+    // Again, after the worker has seen that there is nothing to take care of.
     for spent in [3, 6] {
         assert!(check(&set, 3));
         assert!(check_key(&keyed));
@@ -291,7 +291,7 @@ fn none_draws_while_a_request_waits() {
         eventually("it waits", || {
             !segment.snapshot().expect("a copy").sets[0].tickets.is_empty()
         });
-        // 18 are left, 8 of them of the batch that the request took back.
+        // 18 are left, 8 of them from the batch that the request took back.
         assert!(!check(&set, 1));
         assert_eq!(counts(&segment).taken, 10);
         waits.store(false, Ordering::Relaxed);
@@ -339,7 +339,7 @@ fn what_a_killed_process_had_drawn_comes_back_and_is_counted() {
             for set in segment.snapshot().expect("a copy").sets {
                 let counts = set.limits[0].counts;
                 assert_eq!((counts.admitted, counts.taken), (4, 10), "{algorithm:?}");
-                // Of the last unit, a fraction has been replenished by time.
+                // Time has replenished a fraction of the last unit.
                 assert!(
                     (back..=back + 1).contains(&(counts.reclaimed + u64::from(back > 0))),
                     "{counts:?}"
@@ -395,12 +395,12 @@ fn a_dead_childs_batch_comes_back_and_the_parents_stays() {
     });
 }
 
-/// Takes one of a key of a keyed set.
+/// Takes one from a key of a keyed set.
 fn check_key(keyed: &LimitSet) -> bool {
     is_admitted(&keyed.request(), "a")
 }
 
-/// Another handle of the segment that this process is attached to.
+/// Another handle for the segment that this process is attached to.
 fn opened_again(directory: &TempDir) -> Segment {
     Segment::open(directory.path().join("limits")).expect("attached already")
 }
@@ -430,12 +430,12 @@ fn what_was_drawn_by_a_handle_that_was_closed_is_returned_while_another_is_open(
     let other = opened_again(&directory);
     assert!(check(&set, 1));
     drop((segment, set));
-    // The other one does nothing that would have batches looked after.
+    // The other one does nothing that would make it look after its batches.
     eventually("the batch is returned", || {
         other.snapshot().expect("a copy").sets[0].holds.is_empty()
     });
     assert_eq!(counts(&other).admitted, 1);
-    // Its own are looked after as well.
+    // Its own are taken care of as well.
     let set = other.set("api").expect("declared");
     assert!(check(&set, 1));
     assert_eq!(other.snapshot().expect("a copy").sets[0].holds.len(), 1);
@@ -492,7 +492,7 @@ fn a_change_ends_the_batches_and_may_change_their_size() {
         .apply(&changed(calls(50, Algorithm::Gcra, 5)))
         .expect("applied");
     assert!(check(&set, 1));
-    // Of the 49 that the first call left, one batch of 5 is out.
+    // Of the 49 that the first call left, a batch of 5 is out.
     assert_eq!(counts(&segment).taken, 15);
     assert!((43..=45).contains(&remaining(&set)), "{}", remaining(&set));
     let without = Limit::calls("calls", 50, LONG);
@@ -518,7 +518,8 @@ fn processes_together_admit_what_the_limit_gives() {
             assert!(spent <= CAPACITY, "{algorithm:?}: {spent}");
             // Each child ends with less than a batch.
             assert!(spent + 50 * PROCESSES as u64 > CAPACITY, "{algorithm:?}: {spent}");
-            // What was left of a batch when more was needed was given back where the algorithm refunds, and drawn again.
+            // When more was needed than was left of a batch, that was given back if the algorithm refunds, and drawn
+            // again.
             let counts = counts(&segment);
             assert_eq!(counts.taken - counts.refunded, CAPACITY, "{algorithm:?}");
         }

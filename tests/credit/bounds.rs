@@ -1,6 +1,5 @@
-//! The bounds of limits with credit, looked at in every window of random traces: of several processes that are notified
-//! what to do and when, one after the other on a virtual clock, and of which some are killed; and what kills at random
-//! leave.
+//! The bounds of limits with credit, checked in every window of random traces: with several processes that are told one
+//! after the other what to do, on a virtual clock, and some of which are killed; and what random kills leave.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +31,7 @@ fn ask(set: &LimitSet, cost: u64) -> bool {
     checked.expect("works").is_admitted()
 }
 
-/// What one process is told, and answers: instant, cost, number of the step, the same with the answer.
+/// What one process is told, and answers: an instant, a cost, and the number of the step, which the answer repeats.
 struct Post<'a>(&'a [AtomicU64]);
 
 impl Post<'_> {
@@ -49,7 +48,7 @@ impl Post<'_> {
     }
 
     fn obey(&self, set: &LimitSet, clock: &VirtualClock) -> ! {
-        // One that takes the place of a killed process may be told something before it looks.
+        // One that replaces a killed process may be told something before it looks.
         let mut done = self.0[3].load(Ordering::Relaxed) / 2;
         loop {
             let step = self.0[2].load(Ordering::Acquire);
@@ -65,7 +64,7 @@ impl Post<'_> {
     }
 }
 
-/// Costs that were admitted, and when, of a random trace in which a process is killed now and then.
+/// The costs that were admitted, and when, in a random trace in which a process is killed now and then.
 fn trace(directory: &Path, set: SetDeclaration, window: u64, seed: u64) -> Vec<(u64, u64)> {
     let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
     let segment = OpenOptions::new()
@@ -106,7 +105,7 @@ fn trace(directory: &Path, set: SetDeclaration, window: u64, seed: u64) -> Vec<(
     admitted
 }
 
-/// The most that was admitted in any stretch of that length.
+/// The most that was admitted in any stretch of this length.
 fn max_in_any(admitted: &[(u64, u64)], window: u64) -> u64 {
     let of_one = |start: usize| {
         let begin = admitted[start].0;
@@ -144,7 +143,7 @@ fn no_window_sees_more_than_the_bound_and_less_than_a_batch_for_each_process() {
             let max = max_in_any(&admitted, window);
             let allowed = bound.units + bound.per_process * PROCESSES as u64;
             assert!(max <= allowed, "{algorithm:?}: {max}, not {allowed}");
-            // The limit was worked: its capacity was reached in some window.
+            // The limit was really used: its capacity was reached in some window.
             assert!(max >= 20, "{algorithm:?}: {max}");
         }
     });
@@ -171,9 +170,9 @@ fn no_window_sees_more_than_the_bound_and_what_automatic_batches_left() {
                 .sum();
             let max = max_in_any(&admitted, window);
             assert!(max <= bound.units + left, "{algorithm:?}: {max}");
-            // The limit was worked.
+            // The limit was really used.
             assert!(max >= CAPACITY, "{algorithm:?}: {max}");
-            // What is spent was charged before: from the beginning on, there is nothing left over.
+            // Whatever is spent was charged before. At the beginning, nothing is left over.
             let mut spent = 0;
             for (instant, cost) in &admitted {
                 spent += cost;
@@ -236,12 +235,12 @@ fn a_batch_ends_with_the_window_that_began_with_the_first_use() {
     assert_eq!(remaining(), 14);
     at(1_000_000);
     assert!(ask(&set, 1));
-    // Of the next window: what was left of the first is gone.
+    // From the next window: what was left of the first one is gone.
     assert_eq!(remaining(), 14);
     assert_eq!((0..30).filter(|_| ask(&set, 1)).count(), 19);
 }
 
-/// What permits did not use may be used by others, at most once, and in no window in which the limit does not give it.
+/// What permits did not use may be used by others, at most once, and only in windows in which the limit gives it back.
 #[test]
 fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
     const WINDOW: u64 = 20_000_000;
@@ -299,7 +298,7 @@ fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
     }
 }
 
-/// Never more is admitted than was charged and not given back, and a kill loses less than a batch.
+/// No more is ever admitted than was charged and not given back, and a kill loses less than a batch.
 #[test]
 fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_each() {
     let test = "bounds::processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_each";
@@ -315,7 +314,7 @@ fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_eac
             .create(directory.join("limits"), &Declaration::new().add_set(set))
             .expect("a segment");
         let set = segment.set("api").expect("declared");
-        // Before each request and after it, so that one that is admitted at the kill counts as either.
+        // Counted before each request and after it, so that one admitted at the kill may count as either.
         let words = SharedWords::new(2);
         let mut dice = Rng::with_seed(42);
         let mut unsure = 0;
@@ -347,11 +346,12 @@ fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_eac
             kept <= admitted + unsure + KILLS * (BATCH - 1),
             "{counts:?}: {admitted}"
         );
-        // A batch that a process was killed in drawing is undone, and may have been counted; so may what it gave back.
+        // A batch that a process was drawing when it was killed is undone, but may have been counted; so may what it
+        // gave back.
         let counted = counts.taken - counts.reclaimed - counts.refunded;
         assert!(counted.abs_diff(kept) <= KILLS * BATCH, "{counts:?}: {kept}");
         assert!(counts.admitted <= admitted + unsure, "{counts:?}: {admitted}");
-        // Only a kill in the few instructions between a draw and its record, or in taking a batch back, loses any.
+        // Only a kill in the few instructions between a draw and its record, or in taking a batch back, loses units.
         assert!(
             counts.admitted + KILLS * BATCH >= admitted,
             "{counts:?}: {admitted}"

@@ -1,4 +1,4 @@
-//! Limits with credit: what becomes of what permits did not use, and what refusals promise.
+//! Limits with credit: what happens to what permits did not use, and what refusals promise.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
             .amounts
             .clone();
         assert!(left.iter().all(|(_, units)| *units < 10), "{left:?}");
-        // More than was reserved is charged to the limit.
+        // What was used beyond the reservation is charged to the limit.
         let before = remaining(&set);
         let mut permit = expect_permit(request.try_acquire());
         assert_eq!(
@@ -100,7 +100,7 @@ fn what_a_permit_did_not_use_goes_to_the_limit_where_its_batch_was_taken_back() 
 #[test]
 fn several_permits_of_one_batch_get_back_no_more_than_time_has_left_of_it() {
     for algorithm in REFUNDING {
-        // One unit in 10 us.
+        // One unit in 10 µs.
         let limit = Limit::rate("calls", 100, Duration::from_micros(1_000))
             .algorithm(algorithm)
             .credit(Credit::batch(10));
@@ -130,7 +130,7 @@ fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
         let scene = Scene::at(START, SetDeclaration::new("api").add_limit(limit));
         let set = scene.set();
         assert!(check(&set, 4));
-        // Time replenishes the batch of which 2 are left, and a request that is not admitted from it takes all there is.
+        // Time replenishes the batch, of which 2 are left, and a request that is not admitted from it takes everything.
         scene.clock.advance_to(START + Duration::from_secs(6));
         assert!(check(&set, 8));
         let request = set.request().with("calls", 5).expect("declared");

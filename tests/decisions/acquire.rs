@@ -192,7 +192,7 @@ fn a_recovery_of_what_is_sound_repairs_nothing() {
         create(SetDeclaration::new("pool").add_limit(Limit::concurrency("connections", 8)));
     let take = || expect_permit(pool.request().try_acquire());
     let mut permits: Vec<_> = (0..5).map(|_| take()).collect();
-    // Holds in use, between others that are free again, and behind them those that never were in use.
+    // Holds in use, between others that are free again, and after them those that were never used.
     drop(permits.remove(3));
     drop(permits.remove(1));
     for held in (0..=3).rev() {

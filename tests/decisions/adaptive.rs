@@ -1,4 +1,5 @@
-//! Concurrency that finds its capacity: by how long the work takes and how much of it fails, for all together.
+//! Concurrency that finds its own capacity: from how long the work takes and how much of it fails, for all processes
+//! together.
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ impl Workers {
         Self { scene, sets }
     }
 
-    /// What both attachments may take now, when nothing is held.
+    /// What both attachments may take now, while nothing is held.
     fn capacity(&self) -> u64 {
         let remaining = self.sets.each_ref().map(|set| {
             let verdicts = set.request().peek().expect("no error");
@@ -47,7 +48,7 @@ impl Workers {
         remaining[0]
     }
 
-    /// Takes all there is, in turn by both, and gives it back after that time. Answers how much it was.
+    /// Takes everything, alternating between both, and gives it back after this time. Returns how much it was.
     fn round(&self, latency: Duration, give_back: impl Fn(&mut Permit<'_>)) -> u64 {
         let mut permits = Vec::new();
         let mut turns = self.sets.iter().cycle();

@@ -1,4 +1,4 @@
-//! Taking without holding: checks of one key and of many, debits, and looking ahead.
+//! Taking without holding: checks of one key and of many, debits, and forecasts.
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ fn checks_of_many_keys_are_answered_in_the_order_of_the_keys() {
 
 #[test]
 fn a_key_that_is_named_twice_is_decided_twice_at_the_same_instant() {
-    // By the real clock, in which a unit comes back before two readings of it.
+    // On the real clock, on which a unit comes back between two readings.
     let limit = Limit::calls("units", 20_000, Duration::from_millis(1)).burst(1);
     let (_directory, _segment, set) = create(keyed("api", 10).add_limit(limit));
     for _ in 0..200 {
@@ -283,7 +283,7 @@ fn a_stream_is_debited_chunk_by_chunk_and_settled_to_what_it_used() {
     );
     scene.pass(MINUTE);
     assert!(permit.debit("units", 30).expect("works").is_admitted());
-    // 180 were debited; of 185 used, five are new.
+    // 180 were debited; of the 185 used, five are new.
     permit.settle([("units", 185)]).expect("works");
     assert_eq!(remaining(), 65);
     assert_eq!(scene.snapshot().limits[0].counts.taken, 185);
@@ -470,8 +470,8 @@ fn no_time_is_forecast_for_what_comes_back_when_its_holders_give_it_back() {
     assert_eq!(forecast(), full);
 }
 
-/// By the clocks of the machine: the count of a sub-window is forgotten when the one after the next begins, by the
-/// sub-windows of the wall clock.
+/// On the machine's clocks: the count of a sub-window is forgotten when the next but one begins, by the sub-windows of
+/// the wall clock.
 #[test]
 fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
     const HOUR: u64 = 3600;
@@ -485,7 +485,7 @@ fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
         now.duration_since(std::time::UNIX_EPOCH)
             .expect("after the epoch")
     };
-    // A segment clock that began later would come to its end too soon, so that it begins at this instant.
+    // A segment clock that began later would end too soon, so it begins at this instant.
     const LATEST_BEGIN: u64 = 1 << 62;
     if utc() > Duration::from_nanos(LATEST_BEGIN) {
         println!("skipped: the segment clock shows no wall-clock time from the year 2116 on");

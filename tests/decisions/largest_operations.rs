@@ -1,4 +1,4 @@
-//! The operations that change the most words find room in the journal: none answers with an internal error.
+//! The operations that change the most words fit into the journal: none returns an internal error.
 
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
@@ -10,7 +10,7 @@ use shmlimit::{Algorithm, Limit, SetDeclaration};
 const MINUTE: Duration = Duration::from_secs(60);
 const MAX_LIMITS: usize = 16;
 
-/// A set of as many limits as there may be, the first of them held.
+/// A set with as many limits as there may be, the first of which is held.
 fn widest_set(algorithm: Algorithm, held: usize) -> SetDeclaration {
     (0..MAX_LIMITS).fold(SetDeclaration::new("wide"), |set, index| {
         let name = format!("limit {index}");
@@ -91,8 +91,8 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
     }
 }
 
-/// Settles the one of many permits that was taken after `before` others and before `behind - 1` of them; answers what came
-/// back of each sliding window, and of the others, which are overdrawn.
+/// Settles the one of many permits that was taken after `before` others and before `behind - 1` of them. Returns what
+/// came back from each sliding window, and from the others, which are overdrawn.
 fn settle_in_the_middle(limits: usize, logs: usize, before: usize, behind: usize) -> Vec<u64> {
     let set = (0..limits).fold(SetDeclaration::new("wide"), |set, index| {
         let limit = Limit::rate(format!("limit {index}"), 1_000_000, MINUTE);
@@ -134,7 +134,7 @@ fn all_sliding_windows_of_a_set_give_back_in_one_operation_as_far_as_their_share
                 continue;
             }
             let share = (128 - 5 * (limits - logs)) / logs;
-            // Beside both ends of the log.
+            // Next to both ends of the log.
             let most = share - 2;
             for (before, behind, comes_back) in [
                 (most, most + 1, 7),

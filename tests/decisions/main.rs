@@ -1,4 +1,4 @@
-//! What one request gets: admitted or refused, and what is counted of it.
+//! What one request gets: admitted or refused, and what is counted.
 
 mod acquire;
 mod adaptive;

@@ -1,8 +1,8 @@
-//! Plain requests are decided on a fast path, which has a lane for a single backlog, a policy for several and one for
-//! any limits; all others are decided on the general path. The result must be the same.
+//! Plain requests are decided on a fast path, which has a lane for a single backlog, a policy for several backlogs and
+//! one for any limits; all others are decided on the general path. The results must be the same.
 //!
-//! Each trace is played twice: as it is, and with a limit in shadow that every request asks as well, which keeps it
-//! from the fast path, and changes nothing else.
+//! Each trace is played twice: as it is, and with an additional limit in shadow that every request asks, which keeps it
+//! off the fast path and changes nothing else.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use shmlimit::{Algorithm, Error, Keyed, Limit, Outcome, Permit, SetDeclaration};
 
 const SECOND: Duration = Duration::from_secs(1);
 const KEYS: [&str; 2] = ["ann", "bob"];
-/// The limit that requests ask besides.
+/// The additional limit.
 const SHADOW: &str = "shadow";
 
-/// From this kind on limits give back what is held of them.
+/// From this kind on, limits give back what is held of them.
 const FIRST_HELD: usize = 7;
 
 #[derive(Clone, Debug)]
@@ -43,12 +43,12 @@ impl AnyLimit {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// So much of each limit, for one of the keys.
+    /// This much of each limit, for one of the keys.
     Take {
         key: usize,
         costs: [u64; 3],
     },
-    /// Of those that are held.
+    /// Of the ones that are held.
     GiveBack(usize),
     Pass(u64),
 }
@@ -72,7 +72,7 @@ fn set_of(limits: &[AnyLimit], is_keyed: bool, holds: u32) -> SetDeclaration {
         .fold(set, |set, (index, limit)| set.add_limit(limit.declared(index)))
 }
 
-/// All that can be seen of what a trace came to.
+/// Everything that can be seen of the result of a trace.
 fn played(
     set: SetDeclaration,
     limits: usize,

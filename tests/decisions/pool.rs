@@ -1,4 +1,4 @@
-//! Pools: which set is chosen, what happens where it refuses, and what a fork does to the choosing.
+//! Pools: which set is chosen, what happens if it refuses, and how a fork affects the choice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -20,7 +20,7 @@ fn create(directory: &Path, sets: impl IntoIterator<Item = SetDeclaration>) -> S
     Segment::create(directory.join("limits"), &declaration).expect("a segment")
 }
 
-/// A pool of sets with these limits each, named `0`, `1` and so on.
+/// A pool of sets, each with these limits, named `0`, `1` and so on.
 fn pool(directory: &Path, strategy: PoolStrategy, limits: impl IntoIterator<Item = Limit>) -> LimitPool {
     let named = |(index, limit): (usize, Limit)| SetDeclaration::new(index.to_string()).add_limit(limit);
     let segment = create(directory, limits.into_iter().enumerate().map(named));
@@ -51,7 +51,7 @@ fn three_in_turn(directory: &Path) -> LimitPool {
     )
 }
 
-/// The member that a default request is given.
+/// The member that a default request is given to.
 fn choose(pool: &LimitPool) -> usize {
     let chosen = pool.request().try_acquire().expect("works");
     assert!(chosen.outcome.is_admitted());
@@ -411,7 +411,7 @@ fn forked_workers_start_at_different_members() {
             PoolStrategy::RoundRobin,
             (0..WORKERS).map(|_| plenty()),
         );
-        // The parent's position is not theirs.
+        // They do not share the parent's position.
         choose(&pool);
         let chosen = SharedWords::new(WORKERS);
         let all_have_chosen = || chosen.iter().all(|word| word.load(Ordering::Acquire) != 0);
@@ -437,7 +437,7 @@ fn chance_differs_in_forked_children() {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let pool = pool(directory, PoolStrategy::Random, [plenty(), plenty()]);
         choose(&pool);
-        // Sixty-four choices between two make a word; that two are equal by chance does not happen.
+        // Sixty-four choices between two make a word, and two words are not equal by chance.
         let choices = || (0..64).fold(0, |word, _| (word << 1) | choose(&pool) as u64);
         let words = SharedWords::new(2);
         for word in &*words {

@@ -39,7 +39,7 @@ fn reservations_follow_one_another_at_the_declared_rate() {
             assert_eq!(reserve(set, 10, HOUR).expect("full").delay(), Duration::ZERO);
             for nth in 1..=5_u32 {
                 let delay = reserve(set, 10, HOUR).expect("within an hour").delay();
-                // A unit a second; time that has passed since counts.
+                // One unit per second; elapsed time counts.
                 let expected = Duration::from_secs(10) * nth;
                 assert!(delay <= expected, "{algorithm:?}: {delay:?} after {nth}");
                 assert!(
@@ -117,7 +117,7 @@ fn every_limit_is_charged_as_of_the_instant_of_the_use() {
         assert!(request(10, 0).try_acquire().expect("works").is_admitted());
         let both = request(10, 10).reserve(HOUR).expect("works").into_result();
         assert!(both.expect("in ten seconds").delay() > Duration::from_secs(9));
-        // Ten of the fast ones will be used in ten seconds: those who use ten now must not meet them there.
+        // Ten of the fast ones will be used in ten seconds: those who use ten now must not collide with them then.
         assert!(!request(0, 10).try_acquire().expect("works").is_admitted());
     });
 }

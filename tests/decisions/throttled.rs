@@ -1,5 +1,5 @@
-//! What is behind the limits says that it takes nothing for a while: nothing is admitted until then, and all is as before
-//! from then on.
+//! The service behind the limits says that it takes nothing for a while: nothing is admitted until then, and afterwards
+//! everything is as before.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -102,7 +102,7 @@ fn throttles_one_key_and_keeps_its_row_until_then() {
     let reason = || throttled.check().expect("works").reason();
     assert_eq!(reason(), Some(RefusalReason::Throttled));
 
-    // What the others use is replenished by then, so each of them is given a row that another had.
+    // What the others use is replenished by then, so each of them gets a row that another had.
     for number in 0..10_u32 {
         scene.clock.advance_to(Duration::from_secs(u64::from(number)));
         for other in 0..20_u32 {
@@ -190,7 +190,7 @@ fn what_was_used_is_counted_and_what_is_in_shadow_goes_on() {
     assert!(set.request().check().expect("works").is_admitted());
 }
 
-/// By the counter of the processor the clock may be read as some microseconds earlier than it was for throttling.
+/// With the processor's counter, the clock may read some microseconds earlier than it did for throttling.
 #[test]
 fn the_longest_time_begins_at_once() {
     let (_directory, _segment, set) =

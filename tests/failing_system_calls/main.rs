@@ -1,5 +1,5 @@
-//! Each system call of an operation that can fail with an error of a system that is short of something, failing once with
-//! it: the operation succeeds all the same or says what failed, nothing is lost or left behind, and a later try works.
+//! Each system call of an operation that can fail because the system is short of something fails once: the operation
+//! succeeds all the same or says what failed, nothing is lost or left behind, and a later attempt works.
 
 #[path = "../scene/mod.rs"]
 mod scene;
@@ -30,7 +30,7 @@ const ERRORS: [Errno; 6] = [
     Errno::EPERM,
 ];
 
-/// No operation makes as many calls.
+/// No operation makes this many calls.
 const MAX_CALLS: u64 = 2_000;
 
 /// A short wait that no process ends.
@@ -57,11 +57,11 @@ fn snapshot(directory: &Path) -> SegmentSnapshot {
     reader.snapshot().expect("a copy")
 }
 
-/// What is done with one call failing, made ready before.
+/// The operation to perform with one call failing, prepared beforehand.
 type Operation = Box<dyn FnOnce() -> Result<(), Error>>;
 
-/// Fails each call of an operation in turn, with each error, each time in a process of its own, until none is left. What
-/// is made ready is made so there, or inherited from the process that forks it.
+/// Fails each call of an operation in turn, with each error, each time in a process of its own, until none is left. The
+/// preparation happens in that process, or is inherited from the process that forks it.
 fn fail_each_call(test: &str, prepare: fn(&Path) -> Operation, inherits: bool, max_attached: usize) {
     in_own_process(test, 10 * TIMEOUT, |directory| {
         let mut failures = 0;
@@ -85,7 +85,7 @@ fn fail_each_call(test: &str, prepare: fn(&Path) -> Operation, inherits: bool, m
                         check_error(&error, errno, failed.unwrap_or(-1));
                     }
                     check_leftovers(&place, max_attached);
-                    // The same again, in the same process: the failure has left nothing behind that is in its way.
+                    // The same again, in the same process: the failure has left nothing behind that is in the way.
                     let again = prepare(&place)();
                     again.unwrap_or_else(|error| panic!("after {errno} of call {failed:?}: {error}"));
                 });
@@ -115,16 +115,16 @@ const FORBIDDEN: [(&str, libc::c_long); 4] = [
     ("renameat2", libc::SYS_renameat2),
 ];
 
-/// The system's answer is in the error, or one that means the same.
+/// The system's error is in ours, or one that means the same.
 fn check_error(error: &Error, errno: Errno, call: libc::c_long) {
     let is_told = match error {
         Error::Open(OpenError::Io { source, .. } | OpenError::Unsupported { source, .. }) => {
             let code = source.raw_os_error();
-            // pthread says so of a thread that cannot be started.
+            // pthread reports this for a thread that cannot be started.
             code == Some(errno as i32) || code == Some(Errno::EAGAIN as i32)
         }
         Error::Open(OpenError::NoSpace { .. }) => errno == Errno::ENOSPC,
-        // As a filter answers. The call must be the one that failed.
+        // As a filter answers. It must be the call that failed.
         Error::Open(OpenError::CallForbidden {
             call: named, source, ..
         }) => source.raw_os_error() == Some(errno as i32) && FORBIDDEN.contains(&(*named, call)),
@@ -133,8 +133,7 @@ fn check_error(error: &Error, errno: Errno, call: libc::c_long) {
     assert!(is_told, "{errno} of call {call} came out as {error:?}");
 }
 
-/// Nothing but the segment is in the directory, nothing of it is held, and no more processes are in it than are
-/// attached.
+/// Nothing but the segment is in the directory, nothing is held, and no more processes are in it than are attached.
 fn check_leftovers(directory: &Path, max_attached: usize) {
     for entry in fs::read_dir(directory).expect("a directory") {
         assert_eq!(entry.expect("an entry").path(), path(directory), "left behind");
@@ -149,7 +148,7 @@ fn check_leftovers(directory: &Path, max_attached: usize) {
     }
 }
 
-/// When the process is gone, all that it had is there for others.
+/// When the process is gone, everything that it had is available to others.
 fn check_afterwards(directory: &Path) {
     let segment = segment(directory);
     let alive = segment.snapshot().expect("a copy").participants;
@@ -203,7 +202,7 @@ fn joining_in_a_forked_child() {
             })
         },
         true,
-        // The process that it was inherited from may not have left yet.
+        // The process from which it was inherited may not have left yet.
         1,
     );
 }

@@ -1,7 +1,7 @@
-//! Makes one system call of this process fail, as a system does that is short of something.
+//! Makes one system call of this process fail, as on a system that is short of something.
 //!
-//! A filter hands every system call to a thread of its own, which lets it go on or answers in the kernel's place
-//! (seccomp_unotify(2)). A filter cannot be taken away again, so this is for processes that end soon.
+//! A filter passes every system call to a thread of its own, which lets it continue or answers in the kernel's place
+//! (seccomp_unotify(2)). A filter cannot be removed, so this is for processes that end soon.
 #![allow(unsafe_code, reason = "filters the system calls of this process")]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::{io, mem, thread};
 use libc::{c_long, seccomp_data, seccomp_notif, seccomp_notif_resp, sock_filter, sock_fprog};
 use nix::errno::Errno;
 
-/// What is not an error of the program under test: memory for the allocator, and calls that cannot fail in this way.
+/// Errors that do not count: memory for the allocator, and calls that cannot fail in this way.
 const LEFT_ALONE: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -33,7 +33,7 @@ const LEFT_ALONE: &[c_long] = &[
     libc::SYS_sigaltstack,
 ];
 
-/// Calls that can fail so, of those that the library makes or a later version may make.
+/// Calls that can fail like this and that the library makes, or that a later version may make.
 fn fails_with(errno: Errno) -> &'static [c_long] {
     match errno {
         Errno::ENOSPC => &[
@@ -110,7 +110,7 @@ fn fails_with(errno: Errno) -> &'static [c_long] {
     }
 }
 
-/// Calls of other names on some processors.
+/// Calls that have other names on some processors.
 #[cfg(target_arch = "x86_64")]
 const OLDER_NAMES: &[(c_long, c_long)] = &[
     (libc::SYS_open, libc::SYS_openat),
@@ -129,20 +129,20 @@ const OLDER_NAMES: &[(c_long, c_long)] = &[];
 #[derive(Debug)]
 struct Plan {
     errno: Errno,
-    /// Which of the calls that can fail so is to.
+    /// Which of the calls that can fail like this is to fail.
     number: u64,
-    /// Whether the supervisor has come to its loop, in which it allocates nothing: a call that it keeps waiting may hold
-    /// the allocator's lock.
+    /// Whether the supervisor has reached its loop, in which it allocates nothing: a call that it keeps waiting may
+    /// hold the allocator's lock.
     is_supervised: AtomicBool,
     listener: AtomicI32,
     is_armed: AtomicBool,
     seen: AtomicU64,
-    /// The call that failed; -1 while none has.
+    /// The call that failed; -1 if none has yet.
     failed: AtomicI64,
 }
 
-/// Carries `operate` out with that one of its system calls failing which is the `number`th, from 1 on, of those that can
-/// fail with `errno`; answers what it came to, and the call that failed. None failed where it makes fewer.
+/// Performs `operate` while one of its system calls fails: the `number`th, counting from 1, of those that can fail with
+/// `errno`. Returns its result and the call that failed, if it made that many.
 pub fn with_a_failing_call<T>(errno: Errno, number: u64, operate: impl FnOnce() -> T) -> (T, Option<c_long>) {
     let plan = Arc::new(Plan {
         errno,
@@ -153,7 +153,7 @@ pub fn with_a_failing_call<T>(errno: Errno, number: u64, operate: impl FnOnce() 
         seen: AtomicU64::new(0),
         failed: AtomicI64::new(-1),
     });
-    // It starts before the filter is there, and so is not under it.
+    // It starts before the filter is in place, so the filter does not apply to it.
     thread::spawn({
         let plan = Arc::clone(&plan);
         move || plan.supervise()
@@ -221,22 +221,22 @@ fn can_fail(call: &seccomp_data, errno: Errno) -> bool {
         .iter()
         .find(|(older, _)| *older == number)
         .map_or(number, |(_, name)| *name);
-    // Memory that the allocator asks for, and the standard library for the start of a thread: without it a program ends.
-    // The C library asks for the stack of a thread without any access first.
+    // Memory that the allocator asks for, or the standard library to start a thread: without it a program ends.
+    // The C library first asks for the stack of a thread without any access.
     let is_for_the_allocator = number == libc::SYS_mmap && {
         let (access, flags) = (call.args[2] as i32, call.args[3] as i32);
         flags & libc::MAP_ANONYMOUS != 0 && (flags & libc::MAP_STACK == 0 || access != libc::PROT_NONE)
     };
-    // What the allocator gives back.
+    // Memory that the allocator gives back.
     let is_given_back = number == libc::SYS_madvise && call.args[2] as i32 == libc::MADV_DONTNEED;
-    // To wake is never interrupted.
+    // Waking is never interrupted.
     let is_a_wake = number == libc::SYS_futex
         && ![libc::FUTEX_WAIT, libc::FUTEX_WAIT_BITSET]
             .contains(&(call.args[1] as i32 & libc::FUTEX_CMD_MASK));
     fails_with(errno).contains(&number) && !is_for_the_allocator && !is_given_back && !is_a_wake
 }
 
-/// Has every system call of this thread, and of those that it starts, wait for an answer on the descriptor.
+/// Makes every system call of this thread, and of those that it starts, wait for an answer on the descriptor.
 fn install_filter() -> io::Result<i32> {
     const NUMBER: u32 = mem::offset_of!(seccomp_data, nr) as u32;
     let step = |code: u32, jt: u8, jf: u8, k: u32| sock_filter {

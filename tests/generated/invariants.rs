@@ -1,4 +1,4 @@
-//! What holds in any state, whatever was declared: none of it knows how a limit counts.
+//! What holds in any state, whatever was declared. None of it knows how a limit counts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::declarations::SET;
 
 pub type Found = Result<(), String>;
 
-/// What of a declaration leaves an invariant out, or makes it weaker.
+/// Features of a declaration that rule an invariant out, or weaken it.
 #[derive(Clone, Copy, Debug)]
 pub struct Traits {
     pub has_credit: bool,
@@ -31,7 +31,7 @@ impl Traits {
     }
 }
 
-/// A hold exists only for a permit, a batch or a granted ticket, and a ticket only for who waits.
+/// A hold exists only for a permit, a batch or a granted ticket, and a ticket only for a waiter.
 pub fn holds_are_permits_that_are_out(actor: &Actor, traits: Traits, snapshot: &SegmentSnapshot) -> Found {
     let set = &snapshot.sets[0];
     if set.poisoned || set.torn {
@@ -56,13 +56,13 @@ pub fn holds_are_permits_that_are_out(actor: &Actor, traits: Traits, snapshot: &
             .filter(|held| held.permit.fencing_number().is_some())
     };
     let out = with_a_hold().filter(|held| !held.permit.reclaimed()).count() as u64;
-    // Where the lease of one limit of several ran out, the rest is still held.
+    // If the lease of one of several limits ran out, the rest is still held.
     let most = if traits.has_lease {
         with_a_hold().count() as u64
     } else {
         out
     };
-    // One whose lease has run out counts as of the dead, and is taken back by who wants it.
+    // One whose lease has run out counts as dead, and is taken back by anyone who needs it.
     let (in_use, of_dead) = if traits.has_lease {
         (set.active + set.of_dead, 0)
     } else {
@@ -77,7 +77,7 @@ pub fn holds_are_permits_that_are_out(actor: &Actor, traits: Traits, snapshot: &
     ))
 }
 
-/// Nothing is left to repair where no process died.
+/// Nothing is left to repair if no process died.
 pub fn recovery_finds_nothing(actor: &Actor) -> Found {
     let report = actor.segment(0).recover().map_err(|error| error.to_string())?;
     let set = &report.sets[0];
@@ -87,7 +87,7 @@ pub fn recovery_finds_nothing(actor: &Actor) -> Found {
     Ok(())
 }
 
-/// What is spendable, and what was counted, of each limit.
+/// What is spendable, and what was counted, for each limit.
 pub struct Account {
     spendable: HashMap<String, u64>,
     /// Taken, refunded, overdraft.
@@ -120,7 +120,7 @@ impl Account {
         })
     }
 
-    /// Units are conserved: what was taken is spendable no more, and counted; what is refunded was.
+    /// Units are conserved: what was taken is no longer spendable, and was counted; so was what is refunded.
     pub fn became(&self, after: &Self, limit: &Limit, expected: [u64; 3], part: u64) -> Found {
         let name = limit.name();
         let (before_counts, after_counts) = (self.counted[name], after.counted[name]);
@@ -150,7 +150,7 @@ impl Account {
     }
 }
 
-/// Fencing numbers only rise, over every form of rebirth.
+/// Fencing numbers only rise, in every form of rebirth.
 #[derive(Default)]
 pub struct Fencing(HashMap<u8, u64>);
 
@@ -169,7 +169,7 @@ fn is_overall(limit: &Limit) -> bool {
     limit.options().scope() == Scope::AllKeys
 }
 
-/// What is held of concurrency at an admission is no more than the capacity that it was admitted by.
+/// At an admission, no more concurrency is held than the capacity by which it was admitted.
 pub fn concurrency_is_within_capacity(
     actor: &Actor,
     limits: &[Limit],
@@ -209,7 +209,7 @@ pub fn concurrency_is_within_capacity(
     Ok(())
 }
 
-/// What was admitted of each limit with a bound, for as long as nothing else than requests happened to it.
+/// What was admitted by each limit with a bound, for as long as nothing but requests happened to it.
 #[derive(Default)]
 pub struct Admitted {
     log: HashMap<(u8, String), Vec<(Duration, u64)>>,
@@ -235,7 +235,7 @@ impl Admitted {
     }
 }
 
-/// All attachers, of whatever age, call the same limits by the same names, and count by the same rules.
+/// All attachers, of whatever age, know the same limits by the same names, and count by the same rules.
 pub fn attachers_agree(actor: &Actor, key: u8) -> Found {
     let seen = |attacher: usize| -> Result<String, shmlimit::Error> {
         let segment = &actor.attachers[attacher];

@@ -38,7 +38,7 @@ fn seconds() -> Duration {
 /// The seeds of the sample, which is the same each time.
 const SAMPLE: std::ops::Range<u64> = 7_000_000..7_000_010;
 
-/// Each seed to try: one that is given, those that the time lasts for, or the sample.
+/// Each seed to try: a given one, as many as there is time for, or the sample.
 fn seeds() -> impl Iterator<Item = u64> {
     let (given, lasts) = (number("SHMLIMIT_SEED"), number(SECONDS));
     let range = match (given, lasts) {

@@ -1,4 +1,4 @@
-//! Every public verb, as data: what is generated can be written down, made smaller, and done again.
+//! Every public verb, as data: whatever is generated can be written down, reduced, and repeated.
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
@@ -7,21 +7,21 @@ use shmlimit::declare::Kind;
 
 use super::declarations::{Lengths, SET, changed};
 
-/// What a request names. Numbers are taken modulo what there is, so that a step means something in any declaration.
+/// What a request names. Numbers are taken modulo what exists, so that a step means something in any declaration.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ask {
     /// A cost for each limit.
     pub costs: Vec<u64>,
     pub tier: Option<u8>,
-    /// A limit and its capacity for this key, or none of its own any more.
+    /// A limit and its capacity for this key; without a number, its own capacity is taken away.
     pub capacity: Option<(u8, Option<u64>)>,
     pub label: bool,
 }
 
-/// What requests are labelled with that are.
+/// The label of those requests that have one.
 pub const LABEL: &str = "work";
 
-/// One verb. The first number of those of permits says which of them.
+/// One verb. For verbs of permits, the first number says which permit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Operation {
     TryAcquire(Ask),
@@ -31,10 +31,10 @@ pub enum Operation {
     Reserve(Ask, u64, bool),
     /// A future, with a timeout in microseconds.
     Wait(Ask, Option<u64>),
-    /// A thread that waits for so many microseconds. Not on a virtual clock that stands still meanwhile, on which it would
-    /// wait forever.
+    /// A thread that waits for this many microseconds. Not on a virtual clock that stands still meanwhile, on which it
+    /// would wait forever.
     WaitHere(Ask, u64),
-    /// During so many steps no future is looked at, as when a program blocks its event loop.
+    /// For this many steps no future is polled, as when a program blocks its event loop.
     Neglect(u8),
     StopWaiting(u8),
     Settle(u8, Vec<u64>),
@@ -58,13 +58,13 @@ pub enum Operation {
     Apply(String),
     Recover,
     Rebuild,
-    /// Attaches anew in the place of an attacher.
+    /// Attaches again in place of an attacher.
     Reattach,
-    /// All detach, and the file is of another boot.
+    /// All detach, and the file becomes one of another boot.
     Reboot,
-    /// All detach, and the segment is made from a checkpoint.
+    /// All detach, and the segment is created from a checkpoint.
     Restore,
-    /// So many microseconds.
+    /// This many microseconds pass.
     Pass(u64),
 }
 
@@ -78,9 +78,9 @@ pub struct Step {
 /// What drives the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// A process that has the segment for itself, on a virtual clock.
+    /// A process that has the segment to itself, on a virtual clock.
     Alone,
-    /// A process among others that live by a real clock.
+    /// A process among others on a real clock.
     Among,
 }
 
@@ -91,7 +91,7 @@ pub struct Operations {
     kinds: Vec<Kind>,
     has_tiers: bool,
     has_overrides: bool,
-    /// What the last definition says that was generated.
+    /// What the last generated definition says.
     text: String,
 }
 
@@ -179,7 +179,8 @@ impl Operations {
                 Apply(self.text.clone())
             }
             41 if dice.u8(..3) == 0 => Recover,
-            // A process that dies while it rebuilds leaves that to the next, who cannot tell it from what it was for.
+            // A process that dies while it rebuilds leaves that to the next, which cannot tell why the rebuild was
+            // begun.
             41 if self.driver == Driver::Alone && dice.u8(..3) == 0 => Rebuild,
             42 if dice.u8(..3) == 0 => Reattach,
             42 if self.driver == Driver::Alone && dice.u8(..12) == 0 => Reboot,

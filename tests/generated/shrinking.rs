@@ -1,13 +1,14 @@
-//! Makes a case that fails smaller, as long as it fails: fewer steps, fewer words in the declaration, smaller numbers.
+//! Reduces a case that fails for as long as it still fails: fewer steps, fewer words in the declaration, smaller
+//! numbers.
 //!
-//! It goes by what a case is written as, so it knows nothing of operations and options.
+//! It works on the written form of a case, so it knows nothing of operations and options.
 
 use serde_json::Value as Json;
 use shmlimit::Declaration;
 
 use super::alone::Case;
 
-/// So many tries, that a test ends.
+/// A limit on the number of tries, so that a test ends.
 const TRIES: usize = 4_000;
 
 /// A smaller case of the same violation.
@@ -30,7 +31,7 @@ pub fn shrink(case: Case, violation: &str) -> Case {
     }
 }
 
-/// The words of a violation, without what is of one case.
+/// The words of a violation, without what is particular to one case.
 fn shape(violation: &str) -> String {
     let line = violation.lines().next().unwrap_or_default();
     line.chars().filter(|it| it.is_alphabetic()).take(24).collect()
@@ -53,7 +54,7 @@ fn fewer_steps(best: &mut Case, fails: &mut impl FnMut(&Case) -> bool) {
     }
 }
 
-/// Each word of the declaration is left out where that is another valid declaration.
+/// Tries to leave out each word of the declaration, if the rest is still valid.
 fn simpler_declaration(best: &mut Case, fails: &mut impl FnMut(&Case) -> bool) {
     let table: toml::Table = best.declaration.parse().expect("TOML");
     for path in paths(&toml::Value::Table(table), &mut Vec::new())

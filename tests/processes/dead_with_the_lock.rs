@@ -1,5 +1,5 @@
-//! Every way in which a process comes to its end while it has a slot lock: the next one that wants the lock takes it over. Each
-//! has it as the library takes it, by the place that its process has among the participants and by no thread.
+//! Every way in which a process can end while it has a slot lock: the next one that wants the lock takes it over. Each
+//! process holds it as the library does, in the name of its place among the participants and not of a thread.
 #![allow(unsafe_code, reason = "forks a child that outlives its parent")]
 
 use std::os::unix::process::CommandExt;
@@ -26,7 +26,7 @@ const GO_ON: u64 = 2;
 
 struct Scene {
     path: PathBuf,
-    /// Attached before any of the others.
+    /// Attached before all others.
     segment: Segment,
     words: SharedWords,
 }
@@ -46,7 +46,7 @@ impl Scene {
         }
     }
 
-    /// Attaches this process and has it take the lock, which it never releases.
+    /// Attaches this process and makes it take the lock, which it never releases.
     fn have_the_lock(&self) {
         let segment = Segment::open(&self.path).expect("opens");
         self.have_the_lock_of(&segment);
@@ -81,7 +81,7 @@ impl Scene {
         segment.expect("opens").set("api").expect("declared")
     }
 
-    /// Whoever has the lock lives: it is left to it, and it is named.
+    /// If the owner of the lock lives, the lock is left to it, and it is named.
     fn is_kept(&self) {
         eventually("the lock is taken", || {
             self.words[0].load(Ordering::SeqCst) == HAS_IT
@@ -100,7 +100,7 @@ impl Scene {
         }
     }
 
-    /// Whoever had the lock is no more: it is taken over, once, and everything can be had.
+    /// If the owner of the lock is gone, the lock is taken over, once, and everything is available.
     fn is_taken_over(&self) {
         let api = self.open_for(TIMEOUT);
         let request = api.request().with("slots", SLOTS).expect("declared");
@@ -190,7 +190,7 @@ fn a_child_that_outlives_a_process_does_not_keep_its_lock() {
             let segment = Segment::open(&scene.path).expect("opens");
             // SAFETY: no other thread lives in this process.
             if let ForkResult::Child = unsafe { fork() }.expect("a child") {
-                // It outlives its parent, but never the test by long.
+                // It outlives its parent, but not the test by long.
                 alarm::set(3 * TIMEOUT.as_secs() as u32);
                 stray[0].store(getpid().as_raw() as u64, Ordering::SeqCst);
             } else {
@@ -274,7 +274,7 @@ fn the_first_process_of_a_pid_namespace_leaves_its_lock_when_all_of_it_is_killed
             pause();
         });
         scene.is_kept();
-        // Its parent dies, and with it by its death signal the first process of the namespace.
+        // Its parent dies and, by its death signal, so does the first process of the namespace.
         first.kill();
         scene.is_taken_over();
     });

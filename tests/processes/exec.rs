@@ -1,4 +1,4 @@
-//! What a process held is given back when it executes another program, although it lives on under the same id.
+//! What a process held is given back when it executes another program, although it lives on with the same id.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -32,10 +32,10 @@ fn hold_everything(path: &str) {
 #[test]
 fn a_hold_does_not_outlive_an_exec() {
     if let Ok(path) = std::env::var(PATH) {
-        // An alarm outlives an exec: whatever hangs here ends, and with it the reading below.
+        // An alarm survives an exec: whatever hangs here ends, and with it the reading below.
         nix::unistd::alarm::set(2 * DEADLINE.as_secs() as u32);
         hold_everything(&path);
-        // Waits for the end of its input, which is the end of the starter at the latest.
+        // Waits for the end of its input, which comes when the starter ends at the latest.
         panic!("{}", Command::new("cat").exec());
     }
     let directory = tempfile::tempdir().expect("a directory");

@@ -60,7 +60,7 @@ fn own_id() -> u64 {
     u64::from(std::process::id())
 }
 
-/// Does nothing with a permit that was inherited, in every way.
+/// Does nothing with an inherited permit, in every possible way.
 fn check_inert(segment: &Segment, inherited: &mut Option<Permit<'_>>) {
     let before = active(segment);
     let permit = inherited.as_mut().expect("inherited");
@@ -213,7 +213,7 @@ fn a_process_that_dies_between_two_calls_leaves_nothing_for_long() {
     });
 }
 
-/// Whether some open file of the segment, other than a new one, has the byte of a participant.
+/// Whether an open file of the segment, other than a new one, has a lock on the byte of a participant.
 fn is_locked(path: &Path, slot: i64) -> bool {
     let file = File::options().write(true).open(path).expect("a segment file");
     let mut request = libc::flock {
@@ -249,7 +249,7 @@ fn a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_wh
             assert!(is_locked(&path, 1), "its byte is lost");
             step.store(1, Ordering::SeqCst);
             eventually("the neighbour holds", || step.load(Ordering::SeqCst) == 2);
-            // Takes what is held by a process that it has to find dead by itself.
+            // Takes what is held by a process whose death it has to discover by itself.
             eventually("the neighbour's is free", || {
                 try_take(&api, 1).is_some_and(|taken| {
                     std::mem::forget(taken);
@@ -289,7 +289,8 @@ fn a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_wh
     });
 }
 
-/// A segment that looks as `disguised` makes it is not started cold while a process uses it that did `lose` something of it.
+/// A segment that looks as `disguised` makes it look is not started cold while a process uses it that has lost
+/// something of it by `lose`.
 fn is_not_started_cold(
     test: &str,
     lock: LockKind,
@@ -320,20 +321,20 @@ fn is_not_started_cold(
     });
 }
 
-/// A segment that a live process uses is not started cold because the process has lost its descriptors.
+/// A segment that a live process uses is not started cold because that process has lost its descriptors.
 #[test]
 fn a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor() {
     is_not_started_cold(
         "fork::a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor",
         scene::lock_kind(),
         |_| close_every_descriptor_above_2(),
-        // What one sees who comes from elsewhere.
+        // What a process sees that comes from elsewhere.
         |path| RawSegment::open(path).set_another_boot(),
         |refusal| matches!(refusal, OpenError::ForeignBoot { .. }),
     );
 }
 
-/// Unmaps the page by which this process keeps its byte, as code could that unmaps what it does not know.
+/// Unmaps the page by which this process keeps its byte, as code might that unmaps what it does not know.
 fn unmap_what_keeps_the_byte(path: &Path) {
     let path = path.to_str().expect("text");
     let maps = std::fs::read_to_string("/proc/self/maps").expect("the maps of this process");
@@ -351,7 +352,7 @@ fn unmap_what_keeps_the_byte(path: &Path) {
     assert_eq!(answer, 0);
 }
 
-/// The same if the byte says that no process is there: the process table is asked as well.
+/// The same if the byte says that there is no process: the process table is asked as well.
 #[test]
 fn a_segment_is_not_started_cold_under_a_process_that_lost_its_byte() {
     is_not_started_cold(
@@ -379,7 +380,7 @@ fn a_reused_descriptor_number_is_neither_trusted_nor_closed() {
             let own = Segment::open(&path).expect("opens");
             let own_api = own.set("api").expect("declared");
             close_every_descriptor_above_2();
-            // Every number that could have been the library's is now another file's.
+            // Every number that could have been the library's now belongs to another file.
             let others: Vec<File> = (0..32)
                 .map(|_| File::open("/dev/null").expect("a file"))
                 .collect();
@@ -411,7 +412,7 @@ fn a_stray_child_does_not_keep_what_its_dead_parent_held() {
             let _held = take(&api, 2);
             // SAFETY: no other thread lives in this process.
             if let ForkResult::Child = unsafe { fork() }.expect("a child") {
-                // It outlives its parent, but never the test by long.
+                // It outlives its parent, but not the test by long.
                 alarm::set(2 * TIMEOUT.as_secs() as u32);
                 stray_id.store(getpid().as_raw() as u64, Ordering::SeqCst);
             }
@@ -500,7 +501,7 @@ fn too_many_participants_are_refused_until_one_of_them_is_dead() {
         Child::fork(|| assert!(is_too_many(Segment::open(&path).map(drop)))).succeed();
         let api = segment.set("api").expect("declared");
         let attempt = || api.request().try_acquire().map(drop);
-        // A forked child needs a place of its own, too. The one that it has no place for can do nothing.
+        // A forked child needs a place of its own, too. One for which there is no place can do nothing.
         Child::fork(|| assert!(is_too_many(attempt()))).succeed();
         attempt().expect("the first keeps its place");
         second.kill();

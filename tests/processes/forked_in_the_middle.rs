@@ -18,7 +18,7 @@ use shmlimit::{Error, Limit, OpenOptions, Segment, SegmentError, SetDeclaration}
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// How long a child may take for what it does at once.
+/// How long a child may take for something that it does at once.
 const SECONDS_OF_CHILD: u32 = 120;
 
 /// Whether the next thread that asks for processors is held up there, and whether one is.

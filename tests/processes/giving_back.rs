@@ -1,5 +1,4 @@
-//! What is given back while another process keeps the lock: nothing of it is lost, and no call without a result waits
-//! for long.
+//! Giving back while another process keeps the lock: nothing is lost, and no call without a result waits for long.
 
 use std::future::Future;
 use std::path::Path;
@@ -25,7 +24,8 @@ const SLOTS: u64 = 4;
 /// A hundred times as long as a call without a result may take.
 const LONG: Duration = Duration::from_secs(1);
 
-/// A segment whose calls with a result wait for an hour: a test in which another one does so comes to no end.
+/// A segment whose calls with a result wait for an hour: a test in which any other call waited like that would never
+/// end.
 fn create(path: &Path, set: SetDeclaration) -> Segment {
     OpenOptions::new()
         .lock_timeout(HOUR)
@@ -39,7 +39,7 @@ fn slots() -> SetDeclaration {
         .add_limit(Limit::rate("tokens", 1000, 1000 * HOUR))
 }
 
-/// A process that takes the lock of the first set and stops, when it is notified to.
+/// A process that takes the lock of the first set and stops, when told to.
 struct Stopper {
     child: Child,
     words: Arc<SharedWords>,
@@ -209,7 +209,8 @@ fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
         let copy = copy(&segment);
         assert_eq!((copy.active, copy.holds.len()), (0, 0));
         assert_eq!(copy.limits[0].counts.failed, 1);
-        // A tenth less by the failure, and not a unit more by the others, of which no process knows how long they took.
+        // A tenth less because of the failure, and not a unit more because of the others, as no process knows how long
+        // they took.
         assert_eq!(copy.limits[0].found_capacity, Some(MANY * 9 / 10));
     });
 }
@@ -251,8 +252,8 @@ fn futures_dropped_while_the_lock_is_stuck_leave_the_line_and_what_they_were_gra
     });
 }
 
-/// With the last handle of a segment, a process returns the batches that it drew by itself. Where it cannot have the
-/// lock for that, they come back as those of a dead process do.
+/// With the last handle for a segment, a process returns the batches that it drew. If it cannot get the lock for that,
+/// they come back like those of a dead process.
 #[test]
 fn a_batch_of_a_process_that_detaches_while_the_lock_is_stuck_comes_back() {
     let test = "giving_back::a_batch_of_a_process_that_detaches_while_the_lock_is_stuck_comes_back";
@@ -342,7 +343,7 @@ fn a_lease_is_renewed_and_what_it_covers_given_back_while_the_lock_is_stuck() {
 fn leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck() {
     let test = "giving_back::leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        // Long enough for a busy machine to get round to a third of it.
+        // Long enough for a busy machine to get round to it in a third of the time.
         let lease = Duration::from_secs(3);
         let [stuck_path, path] = ["stuck", "healthy"].map(|name| directory.join(name));
         let [stuck, healthy] = [&stuck_path, &path].map(|path| create(path, leased(lease)));
@@ -350,7 +351,7 @@ fn leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck() {
         let stopper = Stopper::new(&stuck_path);
         let [stuck_permit, healthy_permit] = [&stuck, &healthy].map(permit);
         stuck_permit.heartbeat_in_background().expect("a thread");
-        // The thread has futures of the stuck segment to look after as well, and a permit to give back.
+        // The thread also has futures of the stuck segment to look after, and a permit to give back.
         let mut unused = expect_permit(with(&stuck, [("slots", 0), ("tokens", 10)]).try_acquire());
         let waits = wait(&stuck);
         let child = stopper.stops();
@@ -385,7 +386,7 @@ fn a_granted_wait_that_is_cancelled_serves_those_of_other_keys_who_lack_a_hold()
             let tickets = copy(&segment).tickets;
             tickets.iter().map(|ticket| ticket.granted).collect::<Vec<_>>()
         };
-        // Which of two keys is served is open.
+        // It is open which of two keys is served.
         let (served, waiting) = match granted()[..] {
             [true, false] => (first, second),
             [false, true] => (second, first),

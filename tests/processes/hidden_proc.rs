@@ -1,4 +1,5 @@
-//! Processes whose `/proc` does not say which boot this is, as in units of systemd with `ProcSubset=pid`, or that have none.
+//! Processes whose `/proc` does not say which boot this is, as in units of systemd with `ProcSubset=pid`, or that have
+//! none.
 #![allow(unsafe_code, reason = "mounts another /proc")]
 
 use std::path::Path;
@@ -29,7 +30,8 @@ fn cold_starts(segment: &Segment) -> u64 {
     segment.snapshot().expect("a copy").cold_starts
 }
 
-/// Mounts of its own for this process, with a `/proc` that shows processes only, or none; answers whether that is permitted.
+/// Gives this process mounts of its own, with a `/proc` that only shows processes, or with none. Returns whether that
+/// is permitted.
 fn hide_proc(is_there: bool) -> bool {
     // SAFETY: no memory is involved.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
@@ -50,7 +52,8 @@ fn hide_proc(is_there: bool) -> bool {
     is_mounted
 }
 
-/// Two processes use a segment at once, the first of which may have created it; `is_hidden` says what each one's `/proc` is.
+/// Two processes use a segment at once; the first may have created it. `is_hidden` says what each one's `/proc` is
+/// like.
 fn share(path: &Path, creates: bool, is_hidden: [bool; 2]) {
     let words = SharedWords::new(2);
     let first = Child::fork(|| {
@@ -121,7 +124,7 @@ fn who_is_told_the_boot_notes_it_for_those_who_come_later() {
     let raw = RawSegment::open(&path);
     let boot = [0, 1].map(|half| raw.word(header::BOOT_ID + half));
     for unknown in [[0, 0], [boot[0], 0]] {
-        // Also where the process that noted it died between the halves.
+        // The same if the process that recorded it died between the two halves.
         for (half, word) in unknown.into_iter().enumerate() {
             raw.set_word(header::BOOT_ID + half, word);
         }
@@ -130,7 +133,7 @@ fn who_is_told_the_boot_notes_it_for_those_who_come_later() {
     }
 }
 
-/// Nobody uses the segment, so its locks can be recreated; what its clock has seen may be of another boot.
+/// Nobody uses the segment, so its locks can be recreated; what its clock has shown may be of another boot.
 #[test]
 fn a_segment_whose_boot_is_not_known_and_whose_clock_is_wrong_here_starts_cold_and_never_ahead() {
     const HOUR: u64 = 3_600_000_000_000;
@@ -152,7 +155,7 @@ fn a_segment_whose_boot_is_not_known_and_whose_clock_is_wrong_here_starts_cold_a
         );
         let now = raw.word(header::CLOCK_OFFSET);
         let ahead = now.wrapping_sub(right).cast_signed();
-        // As far as the wall clock was adjusted meanwhile.
+        // To within what the wall clock was adjusted by meanwhile.
         assert!(
             ahead < HOUR.cast_signed() && ahead > -HOUR.cast_signed(),
             "{name}: {ahead} ns ahead"

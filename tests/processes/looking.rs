@@ -1,4 +1,4 @@
-//! What only looks leaves out what dead processes hold, says how much that is, and changes nothing.
+//! A process that only looks leaves out what dead processes hold, says how much that is, and changes nothing.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn request(set: &LimitSet) -> Request<'_> {
     request.with("calls", 30).expect("declared")
 }
 
-/// A child that holds what `take` answers until it is killed.
+/// A child that holds what `take` returns until it is killed.
 fn holder(take: impl FnOnce()) -> Child {
     let words = SharedWords::new(1);
     let child = Child::fork(|| {
@@ -47,7 +47,7 @@ fn holder(take: impl FnOnce()) -> Child {
     child
 }
 
-/// Each limit, in the order of the declaration: what remains, and what dead processes hold.
+/// For each limit, in the order of the declaration: what remains, and what dead processes hold.
 type Standings = Vec<(u64, u64)>;
 
 fn of_verdicts(verdicts: &[Verdict<'_>]) -> Standings {
@@ -68,7 +68,7 @@ fn bytes(path: &Path) -> Vec<u8> {
     fs::read(path).expect("the file")
 }
 
-/// Tokens trickle back; what was rounded away is no matter here.
+/// Tokens trickle back; rounding does not matter here.
 fn in_tens(standings: Standings) -> Standings {
     let tens = |(remaining, of_dead): (u64, u64)| (remaining / 10 * 10, of_dead.div_ceil(10) * 10);
     standings
@@ -89,7 +89,7 @@ fn a_killed_holder_is_left_out_of_every_look_which_changes_nothing() {
         let child = holder(|| {
             std::mem::forget(expect_permit(request.try_acquire()));
         });
-        // Neither running nor stopped does it lose anything.
+        // It loses nothing, whether it runs or is stopped.
         for signal in [Signal::SIGCONT, Signal::SIGSTOP] {
             child.send(signal);
             let verdicts = request.peek().expect("works");
@@ -198,7 +198,7 @@ fn what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out() {
         });
         let snapshot = || segment.snapshot().expect("a copy").sets.remove(0);
         eventually("the child waits", || !snapshot().tickets.is_empty());
-        // Takes the lock under which the child took its ticket: it is not stopped with it.
+        // Takes the lock under which the child took its ticket, so that the child is not stopped while it has it.
         drop(api.forecast().expect("works"));
         child.send(Signal::SIGSTOP);
         child.wait_until_stopped();
@@ -211,7 +211,7 @@ fn what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out() {
         assert!(verdicts.iter().all(|verdict| verdict.admitted), "{verdicts:?}");
         assert_eq!((verdicts[0].remaining, verdicts[0].of_dead), (2, 2));
         let tokens = verdicts[1];
-        // Of rates, what it was granted counts as used until it is reclaimed.
+        // What it was granted of rates counts as used until it is reclaimed.
         assert_eq!(tokens.of_dead, 0);
         assert!((690..990).contains(&tokens.remaining), "{tokens:?}");
         assert!(bytes(&path) == before, "a look changed the file");

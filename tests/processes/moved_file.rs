@@ -1,5 +1,5 @@
-//! Forked children whose parent's segment is not to be found by its path any more: renamed, mounted over, or outside of another
-//! root directory.
+//! Forked children whose parent's segment can no longer be found by its path: renamed, mounted over, or outside of
+//! another root directory.
 #![allow(unsafe_code, reason = "mounts, and changes the root directory")]
 
 use std::ffi::CString;
@@ -26,7 +26,7 @@ fn can_take(api: &LimitSet, slots: u64) -> bool {
     request.try_acquire().expect("works").is_admitted()
 }
 
-/// A child of this process and a child of that use what they have inherited, beside each other.
+/// A child of this process and a child of that child use what they have inherited, at the same time.
 fn children_join(api: &LimitSet) {
     let held = scene::expect_permit(api.request().try_acquire());
     Child::fork(|| {
@@ -55,7 +55,7 @@ fn mount(source: &str, target: &Path, kind: &str, flags: libc::c_ulong) -> Resul
     Errno::result(answer).map(drop)
 }
 
-/// Gives this process mounts of its own, where that is permitted.
+/// Gives this process mounts of its own, if that is permitted.
 fn has_own_mounts() -> bool {
     // SAFETY: no memory is involved.
     let unshared = Errno::result(unsafe { libc::unshare(libc::CLONE_NEWNS) });

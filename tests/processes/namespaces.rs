@@ -1,4 +1,4 @@
-//! Segments with robust mutexes and processes of other PID namespaces, where the same number is another process.
+//! Segments with robust mutexes and processes of other PID namespaces, where the same number means another process.
 #![allow(unsafe_code, reason = "enters namespaces")]
 
 use std::fs;
@@ -32,7 +32,7 @@ fn can_take_all(segment: &Segment) -> bool {
     request.try_acquire().expect("works").is_admitted()
 }
 
-/// Runs `body` in the first process of a new PID namespace, where that is permitted.
+/// Runs `body` in the first process of a new PID namespace, if that is permitted.
 fn in_new_namespace(body: impl FnOnce()) -> Option<Child> {
     // SAFETY: no memory is involved. Only processes forked from now on are in the new namespace.
     if unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0 {
@@ -107,8 +107,8 @@ fn a_segment_that_no_process_uses_is_adopted_by_another_namespace_and_back() {
     });
 }
 
-/// A child forked into other namespaces inherits its handles and opens nothing, so nothing has checked that it can use them:
-/// unless it is refused, its permits are given to others while it lives.
+/// A child forked into other namespaces inherits its handles and opens nothing, so nothing has checked that it can use
+/// them. If it were not refused, its permits would be given to others while it lives.
 fn check_forked_child_is_refused(test: &str, flag: libc::c_int, namespace: &str) {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let path = directory.join("limits");
@@ -155,8 +155,8 @@ fn a_child_forked_into_another_time_namespace_does_not_join() {
     check_forked_child_is_refused(test, libc::CLONE_NEWTIME, "time");
 }
 
-/// `/proc` still shows the outer namespace here, in which the number of the inner process is that of another, and
-/// that one lives.
+/// `/proc` still shows the outer namespace here, in which the number of the inner process belongs to another process,
+/// which lives.
 #[test]
 fn a_process_table_of_another_namespace_is_not_asked_who_lives() {
     let test = "namespaces::a_process_table_of_another_namespace_is_not_asked_who_lives";
@@ -192,8 +192,8 @@ fn a_process_table_of_another_namespace_is_not_asked_who_lives() {
     });
 }
 
-/// The clock of the child's namespace is behind: by what its thread has measured in its parent, time would be ahead, and limits would
-/// stand still until it has come there.
+/// The clock of the child's namespace is behind: by what its thread measured in its parent, time would be ahead, and
+/// limits would stand still until the clock has caught up.
 #[test]
 fn a_child_forked_into_another_time_namespace_measures_time_anew() {
     let test = "namespaces::a_child_forked_into_another_time_namespace_measures_time_anew";
@@ -217,7 +217,7 @@ fn a_child_forked_into_another_time_namespace_measures_time_anew() {
         let offsets = format!("/proc/{}/timens_offsets", nix::unistd::gettid());
         fs::write(offsets, format!("boottime -{} 0", up / 2)).expect("a clock that is behind");
         for _ in 0..5 {
-            // Until the counter serves.
+            // Until the counter can be used.
             for _ in 0..20_000 {
                 drop(api.request().try_acquire().expect("works"));
             }
@@ -227,7 +227,7 @@ fn a_child_forked_into_another_time_namespace_measures_time_anew() {
                 let raw = RawSegment::open(&theirs);
                 let seen = raw.word(raw.control() + control::LAST_SEEN);
                 let since_the_epoch = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-                // The segment clock shows the wall clock of the creation, and has gone on with it since.
+                // The segment clock shows the wall clock of the creation, and has continued with it since.
                 let most = since_the_epoch.as_nanos() + 60_000_000_000;
                 assert!(
                     u128::from(seen) <= most || up < 240,

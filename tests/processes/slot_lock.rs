@@ -1,5 +1,5 @@
-//! Segments with slot locks, which processes of several PID namespaces share: who holds a lock is a participant, and those
-//! who wait find out by themselves that it died.
+//! Segments with slot locks, which processes of several PID namespaces share: the holder of a lock is a participant,
+//! and waiters find out by themselves that it died.
 #![allow(unsafe_code, reason = "enters namespaces")]
 
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ fn pause() -> ! {
     }
 }
 
-/// A segment for processes of several namespaces, where this process may make them.
+/// A segment for processes of several namespaces, if this process may make any.
 fn create_for_namespaces(directory: &Path) -> Option<(PathBuf, Segment)> {
     let path = directory.join("limits");
     has_namespaces().then(|| (path.clone(), create(&path)))
@@ -78,7 +78,7 @@ fn a_death_with_the_lock_is_noticed_by_the_process_that_waits_for_it() {
                     Instant::now()
                 });
                 eventually("it waits", || raw.has_lock_waiters());
-                // Not to synchronise: at any time between two of its questions.
+                // Not for synchronisation: at any time between two of its questions.
                 std::thread::sleep(Duration::from_micros(dice.u64(..10_000)));
                 let killed = Instant::now();
                 holder.kill();
@@ -98,7 +98,7 @@ fn a_death_with_the_lock_is_noticed_by_the_process_that_waits_for_it() {
     });
 }
 
-/// Ends the first thread of this process, does that in another one, and waits there without an end.
+/// Ends the first thread of this process from within another one, and waits there for ever.
 fn outlive_the_first_thread(then: impl FnOnce() + Send + 'static) -> ! {
     std::thread::spawn(|| {
         let first = format!("/proc/self/task/{}/stat", std::process::id());
@@ -112,8 +112,8 @@ fn outlive_the_first_thread(then: impl FnOnce() + Send + 'static) -> ! {
     unreachable!("the thread has ended")
 }
 
-/// The kernel gives the byte of a dead process back last, after gigabytes of its memory perhaps. Here it is never given back:
-/// the open file is this process's, too.
+/// The kernel gives the byte of a dead process back last, perhaps after gigabytes of its memory. Here it is never given
+/// back, because the open file is this process's, too.
 #[test]
 fn a_lock_is_taken_from_a_process_that_runs_no_more_although_its_byte_is_locked_still() {
     let test =
@@ -122,7 +122,7 @@ fn a_lock_is_taken_from_a_process_that_runs_no_more_although_its_byte_is_locked_
         let path = directory.join("limits");
         let segment = create(&path);
         let raw = RawSegment::open(&path);
-        // What is waited for as long as this is not waited for at all.
+        // A wait that could last this long does not happen at all.
         let patient = open_for(&path, Duration::from_secs(20));
         let impatient = open_for(&path, Duration::from_millis(30));
         for (is_reaped, has_threads) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -187,7 +187,7 @@ fn processes_of_two_namespaces_with_the_same_ids_share_limits_and_give_back_for_
                 assert!(!can_take_all(&api), "taken from the living");
             }
             stage.store(2, Ordering::SeqCst);
-            // By the queue: it hears of no death in the other namespace, and looks.
+            // Through the queue: it is not notified of deaths in the other namespace, so it polls.
             drop(expect_permit(api.request().acquire(None)));
             stage.store(3, Ordering::SeqCst);
         });
@@ -223,7 +223,7 @@ fn processes_of_two_namespaces_with_the_same_ids_share_limits_and_give_back_for_
             }
             other => panic!("{other:?}"),
         }
-        // The parent dies, and with it by its death signal the first process of the namespace.
+        // The parent dies and, by its death signal, so does the first process of the namespace.
         holder.kill();
         waiter.succeed();
         at(3);

@@ -1,4 +1,4 @@
-//! Two copies of the library in one process, each with statics of its own: two participants.
+//! Two copies of the library in one process, each with statics of its own, are two participants.
 #![cfg(target_env = "gnu")]
 #![allow(unsafe_code, reason = "loads libraries and calls them")]
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::scene::process::{TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
-/// The example `second_copy`, beside the directory of this test's own binary.
+/// The example `second_copy`, next to the directory of this test's own binary.
 fn library() -> PathBuf {
     let own = std::env::current_exe().expect("a path of the test binary");
     let deps = own.parent().expect("a directory");
@@ -26,7 +26,7 @@ type Open = unsafe extern "C" fn(*const c_char) -> *mut c_void;
 type TryTake = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Close = unsafe extern "C" fn(*mut c_void);
 
-/// A copy of the library, loaded, and a segment that it has opened.
+/// A loaded copy of the library, and a segment that it has opened.
 struct Copy {
     try_take: TryTake,
     close: Close,
@@ -34,7 +34,7 @@ struct Copy {
 }
 
 impl Copy {
-    /// Loads a file of that name, which no other copy was loaded from.
+    /// Loads a file with that name, from which no other copy was loaded.
     fn load(file: &Path, segment: &Path) -> Self {
         fs::copy(library(), file).expect("a copy");
         let text = |path: &Path| CString::new(path.as_os_str().as_bytes()).expect("no zero in it");

@@ -1,12 +1,12 @@
-//! Definitions that change at every step: whatever callers still hold from before, never is more admitted than the
-//! definitions in force allow, and never does more come back than is left.
+//! Definitions that change at every step: whatever callers still hold from earlier ones, no more is ever admitted than
+//! the definitions in force allow, and no more ever comes back than is left of a reservation.
 //!
-//! Random traces of acquiring, settling, dropping, reserving, drawing batches, applying, resetting and evicting on a virtual
-//! clock, by two attachments of which each hears of the other's changes late, beside a [`model`] that shares nothing with
-//! the engine. A seed makes the same trace again: it is named, with the steps that led there, where one fails. Which of
-//! several equal rows a key takes depends on the random seed of each segment's hash, so a trace with keys may have to be
-//! repeated a few times.
-//! `SHMLIMIT_THOROUGH=1` has many times as many traces run.
+//! Random traces of acquiring, settling, dropping, reserving, drawing batches, applying, resetting and evicting on a
+//! virtual clock, by two attachments that learn of each other's changes late, checked against a [`model`] that shares
+//! nothing with the engine. A seed makes the same trace again; a failure names it, with the steps that led there. Which
+//! of several equal rows a key takes depends on the random seed of each segment's hash, so a trace with keys may have
+//! to be repeated a few times.
+//! `SHMLIMIT_THOROUGH=1` runs many times as many traces.
 
 mod model;
 mod trace;
@@ -16,7 +16,7 @@ use shmlimit::Algorithm;
 use shmlimit::declare::Adaptive;
 use trace::{Kind, Subject, follow};
 
-/// Follows traces of a kind with one limit and with one for each key.
+/// Follows traces of one kind, with one limit for all and with one for each key.
 fn never_admits_more(kind: Kind, rule: Rule) {
     let traces = match std::env::var_os("SHMLIMIT_THOROUGH") {
         Some(_) => 3_000,
@@ -30,7 +30,7 @@ fn never_admits_more(kind: Kind, rule: Rule) {
     }
 }
 
-/// One rule by three names.
+/// One rule under three names.
 const NAMES: &[Algorithm] = &[Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket];
 
 macro_rules! oracle_tests {

@@ -1,41 +1,41 @@
-//! What the definitions in force allow, worked out slowly and in another way than the engine does.
+//! What the definitions in force allow, worked out slowly and in a different way from the engine.
 //!
 //! Models err on one side only: what they say may be admitted is never less than the definitions allow, and what they
 //! say is left of a reservation is never less than what may come back. Units are exact: all windows are whole multiples
-//! of [`BASE`] up to ten, so that what a nanosecond replenishes is a whole number of parts of a unit.
+//! of [`BASE`], up to ten, so that a nanosecond always replenishes a whole number of parts of a unit.
 
 use std::collections::VecDeque;
 
 use shmlimit::Algorithm;
 
-/// A window of 1, in nanoseconds: so long that the time which a test takes does not count.
+/// A window of 1, in nanoseconds: so long that the time that a test takes does not matter.
 pub const BASE: u64 = 1_000_000_000_000;
 
-/// The least number that all windows divide.
+/// The least common multiple of all windows.
 const DIVISIBLE: i128 = 2_520;
 
 /// Parts of one unit.
 const UNIT: i128 = DIVISIBLE * BASE as i128;
 
-/// Into how many sub-windows a sliding window counter divides its window.
+/// The number of sub-windows of a sliding window counter.
 pub const BUCKETS: u64 = 5;
 
-/// What of a limit can change.
+/// The fields of a limit that can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub capacity: u64,
     /// In multiples of [`BASE`], from 1 to 10.
     pub window: u64,
     pub burst: u64,
-    /// Of adaptive concurrency.
+    /// For adaptive concurrency.
     pub ceiling: u64,
-    /// Of rates.
+    /// For rates.
     pub algorithm: Algorithm,
-    /// Of rates without keys: in which batches a process draws.
+    /// For rates without keys: the batches that a process draws.
     pub credit: Option<CreditSize>,
 }
 
-/// How large batches of credit are.
+/// The size of batches of credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreditSize {
     Fixed(u64),
@@ -43,7 +43,7 @@ pub enum CreditSize {
 }
 
 impl Terms {
-    /// Whether what is settled under these comes back.
+    /// Whether what a settlement under these does not use comes back.
     pub fn refund(self) -> bool {
         matches!(
             self.algorithm,
@@ -55,7 +55,7 @@ impl Terms {
         self.window * BASE
     }
 
-    /// Parts of units that come back in so many nanoseconds.
+    /// Parts of units that come back in this many nanoseconds.
     fn replenished(self, nanos: u64) -> i128 {
         i128::from(self.capacity) * i128::from(nanos) * (DIVISIBLE / i128::from(self.window))
     }
@@ -65,9 +65,9 @@ impl Terms {
 #[derive(Clone, Debug)]
 pub struct Slot {
     pub number: u64,
-    /// Parts of units of work that come before its end, itself included.
+    /// Parts of units of work up to and including its end.
     end: i128,
-    /// Parts of units of it that time has not replenished.
+    /// Parts of its units that time has not replenished.
     left: i128,
 }
 
@@ -77,13 +77,13 @@ impl Slot {
         self.left = self.left.min(self.end);
     }
 
-    /// At a change every backlog leaves as much free as before, and at most the new burst.
+    /// After a change, every backlog leaves as much free as before, and at most the new burst.
     pub fn change(&mut self, old: Terms, new: Terms) {
         self.end = (self.end + (i128::from(new.burst) - i128::from(old.burst)) * UNIT).max(0);
         self.left = self.left.min(self.end);
     }
 
-    /// Whole units that may come back at most. A state that is migrated is rounded to the nanosecond.
+    /// The most whole units that may come back. A migrated state is rounded to the nanosecond.
     pub fn max(&self) -> u64 {
         u64::try_from((self.left + UNIT / 1_000_000) / UNIT).expect("never negative")
     }
@@ -96,20 +96,20 @@ impl Slot {
 /// Tokens that are replenished continuously: GCRA, the token bucket and the leaky bucket.
 #[derive(Clone, Debug, Default)]
 struct Tokens {
-    /// Parts of units that are missing, at least and at most; more than the burst where the limit is overdrawn. They
-    /// differ by what refunds do not say, which is less than a unit each.
+    /// Parts of units that are missing, at least and at most; more than the burst if the limit is overdrawn. The two
+    /// differ by what refunds do not tell, less than a unit each.
     missing: i128,
     max_missing: i128,
-    /// Whose they are, the first to be replenished first. Zero: no one's.
+    /// Whose they are, in the order in which they are replenished. Zero: nobody's.
     queue: VecDeque<(u64, i128)>,
-    /// What was used when: its number, the instant, and parts of units.
+    /// What was used, and when: its number, the instant, and parts of units.
     used: Vec<(u64, u64, i128)>,
-    /// By which terms it was judged from when on.
+    /// The terms that applied, and from when on.
     terms: Vec<(u64, Terms)>,
-    /// Parts of units, and when, that came back out of what others had taken, because one before them in the queue had
-    /// come back already.
+    /// Parts of units that came back out of what others had taken, and when, because one before them in the queue had
+    /// already come back.
     ahead_of_others: Vec<(u64, i128)>,
-    /// Whether anything was reserved for later, which is used at another instant than it was admitted.
+    /// Whether anything was reserved for later, which is used at another instant than it was admitted at.
     reaches_ahead: bool,
 }
 
@@ -164,7 +164,7 @@ impl Tokens {
         }
     }
 
-    /// What the limit says that it gave back, and up to a part of a unit that it does not say.
+    /// What the limit says it gave back, plus up to a part of a unit that it does not report.
     fn refund(&mut self, slot: &Slot, now: u64, units: u64) {
         let told = i128::from(units) * UNIT;
         let parts = slot.left.min(told + UNIT - 1).max(told).min(self.missing);
@@ -227,14 +227,14 @@ impl Tokens {
     }
 }
 
-/// A count that starts again when its window turns.
+/// A count that starts again when its window turns over.
 #[derive(Clone, Debug, Default)]
 struct Turning {
     used: u64,
     end: u64,
 }
 
-/// Charges, each of which counts in full until an instant.
+/// Charges, each of which counts in full until some instant.
 #[derive(Clone, Debug, Default)]
 struct Log(Vec<Charge>);
 
@@ -252,7 +252,7 @@ impl Log {
     }
 }
 
-/// By what rule a limit is judged.
+/// The rule by which a limit is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     Tokens,
@@ -265,7 +265,7 @@ pub enum Rule {
     Adaptive,
 }
 
-/// One limit of one key, from when on it was last as if no process had used it.
+/// One limit of one key, since it was last in the state of an unused one.
 #[derive(Clone, Debug)]
 pub struct Model {
     rule: Rule,
@@ -273,7 +273,7 @@ pub struct Model {
     window: Turning,
     log: Log,
     pub held: u64,
-    /// Whether an adaptive limit may have learnt something, or have been declared otherwise.
+    /// Whether an adaptive limit may have learnt something, or been declared differently.
     pub has_learnt: bool,
 }
 
@@ -293,7 +293,7 @@ impl Model {
         }
     }
 
-    /// As if no process had used it, but for what is held.
+    /// As if no process had used it, except for what is held.
     pub fn begin_again(&mut self, terms: Terms) {
         self.check();
         *self = Self {
@@ -318,7 +318,7 @@ impl Model {
         self.has_learnt = true;
         self.tokens.change(old, new, now);
         if now < self.window.end {
-            // A shorter window may have been moved into the future, and what it counts was charged by now.
+            // A shorter window may have been moved into the future, and what it counts was charged before now.
             let start = (self.window.end - old.window_nanos()).min(now);
             self.window.end = self.window.end.max(self.window_end(new, now, start));
         }
@@ -331,12 +331,12 @@ impl Model {
         }
     }
 
-    /// For how long a sliding window counter counts a charge in full, at least.
+    /// For how long, at least, a sliding window counter counts a charge in full.
     fn in_full(terms: Terms) -> u64 {
         terms.window_nanos() - terms.window_nanos() / BUCKETS
     }
 
-    /// Units that may be admitted at most, `delay` nanoseconds from now.
+    /// The most units that may be admitted `delay` nanoseconds from now.
     pub fn room(&self, terms: Terms, now: u64, delay: u64) -> u64 {
         let left_of = |used: u64| terms.capacity.saturating_sub(used);
         match self.rule {
@@ -380,7 +380,7 @@ impl Model {
         self.tokens.charge(slot, now, terms, delay, units)
     }
 
-    /// Charges usage that nothing could have refused, so that it counts against no process but those who come later.
+    /// Charges usage that nothing could have refused, so that it only counts against those who come later.
     pub fn overdraw(&mut self, terms: Terms, now: u64, units: u64) {
         self.charge(0, terms, now, 0, units);
         self.tokens.used.pop();

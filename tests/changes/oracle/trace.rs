@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::model::{BASE, BUCKETS, CreditSize, Model, Rule, Slot, Terms};
 
-/// Keys that are followed. Others come now and then, in crowds, and push them out of the table.
+/// Keys that are followed. Others come in crowds now and then, and push them out of the table.
 const KEYS: u64 = 6;
 const ROWS: u64 = 32;
 const STEPS: usize = 120;
@@ -23,10 +23,10 @@ const STEPS: usize = 120;
 /// 2026-01-01T00:00:00Z.
 const NEW_YEAR: u64 = 1_767_225_600_000_000_000;
 
-/// What kind of limit a trace is of.
+/// The kind of limit that a trace is about.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// By one of these, of which each change takes another.
+    /// One of these, changed to another by each change.
     Rate(&'static [Algorithm]),
     Budget,
     Concurrency(Option<Adaptive>),
@@ -57,7 +57,7 @@ impl Subject {
                 };
                 let limit = match terms.refund() {
                     true => limit,
-                    // How windows give back is the subject of the models of the rules.
+                    // How windows refund is tested with the models of the rules.
                     false => limit.refund(false),
                 };
                 match terms.algorithm {
@@ -96,7 +96,7 @@ impl Subject {
         };
         let capacity = 1 + dice.u64(..max);
         let window = 1 + dice.u64(..10);
-        // Of a live limit the size of batches can be changed, and not whether there are any.
+        // In a live limit, the size of batches can change, but not whether there are any.
         let has_credit = match before {
             Some(before) => before.credit.is_some(),
             None => self.may_have_credit() && dice.u64(..2) == 0,
@@ -145,14 +145,14 @@ struct Outstanding<'a> {
 /// The batch that the process drew last.
 #[derive(Default)]
 struct Batch {
-    /// What may be spent of it at most.
+    /// The most that may be spent of it.
     left: u64,
-    /// What may come back of it at most, of what was charged for it.
+    /// The most that may come back of what was charged for it.
     unspent: u64,
     slot: Option<Slot>,
 }
 
-/// A segment, and what the model says of it.
+/// A segment, and what the model says about it.
 struct Scene<'a> {
     subject: Subject,
     clock: &'a VirtualClock,
@@ -163,7 +163,7 @@ struct Scene<'a> {
     models: Vec<Model>,
     outstanding: Vec<Outstanding<'a>>,
     batch: Batch,
-    /// What came back to the limit by now, that of batches included.
+    /// What has come back to the limit by now, including that of batches.
     refunded: u64,
     /// Whether anything is reserved for later: then the model cannot compare what is used between two instants.
     reserves: bool,
@@ -291,7 +291,7 @@ impl<'a> Scene<'a> {
         set.request().with("units", cost).expect("declared")
     }
 
-    /// A cost at which something may happen.
+    /// A cost at which something interesting may happen.
     fn some_cost(&mut self, key: usize) -> u64 {
         let room = self.models[key].room(self.terms, self.now(), 0);
         match self.dice.u64(..5) {
@@ -308,7 +308,7 @@ impl<'a> Scene<'a> {
         self.next_slot
     }
 
-    /// Compares what was admitted, to be used after a delay, with what may be, and charges it.
+    /// Compares what was admitted, for use after a delay, with what the model allows, and charges it.
     fn charge(&mut self, key: usize, delay: u64, cost: u64) -> Slot {
         let (terms, now, slot) = (self.terms, self.now(), self.next_slot());
         let room = self.models[key].room(terms, now, delay);
@@ -333,7 +333,7 @@ impl<'a> Scene<'a> {
             Err(Error::Request(RequestError::NeverAdmissible { .. })) => return,
             outcome => outcome.expect("a decision"),
         };
-        // Its row may have been made just now, with another key's made no one's.
+        // Its row may have just been made, when the row of another key was freed.
         self.forget_keys_without_a_row(Some(key));
         self.take_batch_back(false);
         match outcome.into_result() {
@@ -405,7 +405,7 @@ impl<'a> Scene<'a> {
         self.take_back(key, &slot, reserved.saturating_sub(used), refunded);
     }
 
-    /// Compares what came back with what may.
+    /// Compares what came back with what may come back.
     fn take_back(&mut self, key: usize, slot: &Slot, unused: u64, refunded: u64) {
         self.note(format_args!("  {refunded} came back"));
         let max = match self.subject.kind {
@@ -414,7 +414,7 @@ impl<'a> Scene<'a> {
         };
         assert!(refunded <= max, "{refunded} came back of {max} that were left");
         let now = self.now();
-        // Where less than a unit is left, that comes back all the same.
+        // Even if less than a unit is left, it comes back.
         if matches!(self.subject.kind, Kind::Rate(_)) && self.terms.refund() && unused > 0 {
             self.models[key].refund(slot, now, refunded);
         }
@@ -474,7 +474,7 @@ impl<'a> Scene<'a> {
         });
     }
 
-    /// Asks a limit with credit: what it admits, it has charged before, here or in a batch.
+    /// Asks a limit with credit: whatever it admits was charged before, here or in a batch.
     fn spend(&mut self) {
         let set = self.set();
         let cost = if self.dice.u64(..4) == 0 {
@@ -492,7 +492,7 @@ impl<'a> Scene<'a> {
         let charged = self.counts().taken - before;
         self.note(format_args!("  {is_admitted}, {charged} charged"));
         let is_drawn = charged > cost;
-        // Where the algorithm refunds, what was left of the batch before comes back first; where it does not, it is spent.
+        // If the algorithm refunds, what was left of the previous batch comes back first; otherwise it is spent.
         let comes_back = is_drawn && self.terms.refund();
         self.take_batch_back(comes_back);
         if comes_back {
@@ -512,8 +512,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Looks whether the last batch came back, as it does without being asked for where it is not used. `certainly`: it did,
-    /// perhaps with less than a unit.
+    /// Checks whether the last batch came back, as an unused batch does by itself. `certainly`: it did, give or take
+    /// less than a unit.
     fn take_batch_back(&mut self, certainly: bool) {
         if !self.subject.may_have_credit() {
             return;
@@ -541,7 +541,7 @@ impl<'a> Scene<'a> {
         let segment = &self.segments[self.dice.u64(..2) as usize];
         segment.apply(&self.subject.declaration(new)).expect("applies");
         if new != old && old.credit == Some(CreditSize::Auto) {
-            // By the rule that it was drawn by.
+            // By the rule under which it was drawn.
             self.take_batch_back(self.batch.slot.is_some());
             self.batch = Batch::default();
         }
@@ -553,7 +553,7 @@ impl<'a> Scene<'a> {
         }
         self.terms = new;
         if new != old {
-            // A batch of a declared size comes back when the process asks again, and is not spent any more.
+            // A batch of a declared size comes back when the process asks again, and is no longer spent.
             self.batch.left = 0;
             self.take_batch_back(self.batch.slot.is_some());
         }
@@ -588,7 +588,7 @@ impl<'a> Scene<'a> {
         self.batch = Batch::default();
     }
 
-    /// Many keys that no process has seen come once, each of which takes a row from another.
+    /// Many new keys come once each, and each takes a row from another key.
     fn crowd(&mut self) {
         if !self.subject.is_keyed {
             return;
@@ -605,14 +605,13 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// A key that has no row is as if it had never been used, and so was one until just now that has one but was not
-    /// there before.
+    /// A key without a row is as if it had never been used. So is one that has a row now but had none a moment ago.
     fn forget_keys_without_a_row(&mut self, but: Option<usize>) {
         if !self.subject.is_keyed {
             return;
         }
         for key in 0..self.models.len() {
-            // Not by the names of all keys: a row that was made for what a permit used beyond its reservation has none.
+            // Names would not do: a row that was made to charge a permit's overdraft has none.
             let row = self.segments[0]
                 .key_snapshot("api", Self::key_name(key))
                 .expect("keyed");
@@ -625,7 +624,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Nothing may say that there is more than there is.
+    /// Nothing may claim that more is left than there is.
     fn look(&mut self) {
         self.forget_keys_without_a_row(None);
         let (set, key, now) = (self.set(), self.some_key(), self.now());
