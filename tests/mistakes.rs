@@ -1,4 +1,4 @@
-//! Mistakes that other limiters have made, each by its name, and that this one does not make.
+//! Mistakes that other limiters have made, each with its name, and that this one does not make.
 #![allow(
     unsafe_code,
     reason = "puts a clock of its own in the place of the C library's"
@@ -25,8 +25,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// By how many seconds the wall clock of this process is set back.
 static SET_BACK: AtomicI64 = AtomicI64::new(0);
 
-/// The C library's function, with a wall clock that this process can set. It takes the place of the library's own in
-/// this binary.
+/// The C library's function, with a wall clock that this process can set. It replaces the library's own in this binary.
 ///
 /// # Safety
 ///
@@ -103,7 +102,7 @@ fn reading_the_state_and_sleeping_and_then_taking_without_looking_again() {
         let log = SharedWords::new(WAITERS);
         let before = now();
         drop(admitted(&set.request()));
-        // All of them see the same wait, and one at a time has it.
+        // All of them see the same wait, and one at a time gets its turn.
         let children: Vec<Child> = (0..WAITERS)
             .map(|number| {
                 let (log, set) = (&log, &set);
@@ -151,7 +150,7 @@ fn sleeping_the_whole_window_where_less_would_do() {
         let outcome = set.request().acquire(TIMEOUT).expect("works");
         assert!(outcome.is_admitted() && started.elapsed() >= wait);
     }
-    // Of a window that was opened a while ago, the rest.
+    // The rest of a window that was opened a while ago.
     let calls = Limit::calls("calls", 1, HOUR).algorithm(Algorithm::FixedWindow);
     let calls = calls.align(Align::FirstUse);
     let (_directory, _segment, set) = create(SetDeclaration::new("set").add_limit(calls));
@@ -177,7 +176,7 @@ fn waiting_for_the_impossible() {
             )
         };
         assert!(is_impossible(too_many.acquire(None)));
-        // Nor in a line behind others.
+        // Nor in a queue behind others.
         let permit = admitted(&set.request());
         let both = set.request().with("places", 2).expect("declared");
         let waiter = Child::fork(|| {
@@ -316,7 +315,7 @@ fn a_wall_clock_step_back_corrupting_the_state() {
             for days in [1, 30, 3650] {
                 SET_BACK.store(days * 24 * 3600, Ordering::Relaxed);
                 assert!(wall_clock() < before, "the clock of this process can be set");
-                // The process that looks only changes nothing; what was taken stays taken.
+                // A process that only looks changes nothing; what was taken stays taken.
                 let remaining: Vec<u64> = {
                     let snapshot = segment.snapshot().expect("a snapshot");
                     snapshot.sets[0]

@@ -1,10 +1,9 @@
-//! A few hundred thousand damaged segments where this is optimised, some thousand otherwise, and not one signal, panic, hang or
-//! store where none may be.
+//! A few hundred thousand damaged segments if this is optimised, some thousand otherwise, and not one signal, panic,
+//! hang or forbidden store.
 //!
-//! The damage is done in child processes, so that a signal or a hang can be told and the case named. A child writes
-//! the number of the case it is at into a mapped file. To see one case alone:
-//! `SHMLIMIT_MUTATION_CASE=NUMBER cargo test --test mutated_segments`. `SHMLIMIT_MUTATION_CASES=NUMBER` does more of
-//! the random ones, or fewer.
+//! The damage is done in child processes, so that a signal or a hang can be reported and the case named. A child writes
+//! the number of its current case into a mapped file. To run a single case: `SHMLIMIT_MUTATION_CASE=NUMBER cargo test
+//! --test mutated_segments`. `SHMLIMIT_MUTATION_CASES=NUMBER` runs more of the random ones, or fewer.
 #![allow(unsafe_code, reason = "shares a word with its children")]
 
 #[allow(dead_code)]
@@ -30,13 +29,13 @@ const CHILD_PROGRESS: &str = "SHMLIMIT_MUTATION_PROGRESS";
 const SINGLE_CASE: &str = "SHMLIMIT_MUTATION_CASE";
 const RANDOM_CASES: &str = "SHMLIMIT_MUTATION_CASES";
 
-/// Code that is not optimised takes some ten times as long over each: it makes one change in 19, others of each word
-/// than of the next. All are made where it is optimised: `cargo test --release --test mutated_segments`.
+/// Without optimisation, each change takes some ten times as long: then only one change in 19 is made, others for each
+/// word than for the next. With optimisation, all are made: `cargo test --release --test mutated_segments`.
 const STEP: u64 = if cfg!(debug_assertions) { 19 } else { 1 };
 
 const DEFAULT_RANDOM_CASES: u64 = if cfg!(debug_assertions) { 1_500 } else { 300_000 };
 
-/// A child that is at the same case for so long hangs: nothing in a case waits for longer than a fraction of a
+/// A child that stays at the same case for this long hangs: nothing in a case waits for longer than a fraction of a
 /// second, and none takes longer than a few milliseconds of a processor, however busy the machine is.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -77,7 +76,7 @@ fn random_cases() -> u64 {
     env::var(RANDOM_CASES).map_or(DEFAULT_RANDOM_CASES, |number| number.parse().expect("a number"))
 }
 
-/// Runs a child over a range of cases, and says what became of it: how many words it changed.
+/// Runs a child over a range of cases. Returns how many words it changed, or how it ended.
 fn supervise(range: Range<u64>, progress: &Path) -> u64 {
     let case = Progress::create(progress, range.start);
     let mut child = Command::new(env::current_exe().expect("this program"))
@@ -113,14 +112,14 @@ fn end_of_output(child: &mut Child) -> Receiver<()> {
     let mut output = child.stdout.take().expect("piped");
     let (sender, receiver) = channel();
     thread::spawn(move || {
-        // What it prints matters to no process; what went wrong is on the other stream.
+        // What it prints does not matter; what went wrong is on the other stream.
         let _ = std::io::copy(&mut output, &mut std::io::sink());
         drop(sender);
     });
     receiver
 }
 
-/// The number of the case that a child is at, where its parent finds it whatever becomes of the child; and how many
+/// The number of the case that a child is at, where its parent finds it whatever happens to the child, and how many
 /// words it has changed.
 struct Progress(MmapRaw);
 
@@ -158,7 +157,7 @@ impl Progress {
     }
 }
 
-/// Endures every case of the range.
+/// Survives every case of the range.
 fn endure(range: Range<u64>, progress: &Path) {
     let progress = Progress::create(progress, range.start);
     let directory = tempfile::tempdir().expect("a directory");
@@ -169,7 +168,7 @@ fn endure(range: Range<u64>, progress: &Path) {
         progress.set(case);
         let (is_abandoned, attach, damage) = systematic.case(case).unwrap_or_else(|| {
             let mut random = Random::of(case);
-            // Attaching costs ten times what operating does.
+            // Attaching costs ten times as much as operating.
             let (is_abandoned, attach) = (random.one_in(16), random.one_in(16));
             let specimen = if is_abandoned { &abandoned } else { &attached };
             (is_abandoned, attach, random.damage(specimen.image()))
@@ -183,7 +182,7 @@ fn endure(range: Range<u64>, progress: &Path) {
     progress.set(range.end);
 }
 
-/// Every word of a segment, with every value that is likely to be taken wrong.
+/// Every word of a segment, with every value that is likely to be misinterpreted.
 struct Systematic {
     /// The words, by their numbers among those that may be damaged.
     places: Vec<u32>,
@@ -218,7 +217,7 @@ impl Systematic {
     fn of(specimen: &Specimen) -> Self {
         let image = specimen.image();
         Self {
-            // While the journal is idle, what its entries say is the same to every process: some of them will do.
+            // While the journal is idle, the values of its entries make no difference: some of them will do.
             places: (0..image.places() as u32)
                 .filter(|number| {
                     let place = image.place(*number);
@@ -231,8 +230,8 @@ impl Systematic {
         }
     }
 
-    /// Each word and change once with the checksums as they were; where only attaching reads the word, once more on a
-    /// segment that no process is attached to, and with checksums that agree.
+    /// Each word and change once with the original checksums and, if only attaching reads the word, once more on a
+    /// segment to which no process is attached, with matching checksums.
     fn cases(&self) -> u64 {
         self.all_cases().div_ceil(STEP)
     }
@@ -295,7 +294,7 @@ impl Random {
     }
 
     fn mutation(&mut self, image: &Image) -> Mutation {
-        // The definition and the journal are most of a segment: the rest would be met too seldom.
+        // The definition and the journal are most of a segment: the rest would be hit too seldom.
         let word = match self.below(4) {
             0 => self.next() as u32,
             1 => image.number_of(self.word_behind_journal(image)),
@@ -339,7 +338,7 @@ impl Random {
     /// A journal that says that an operation was begun, with entries that may name any word at all.
     fn journal(&mut self, image: &Image) -> Vec<Mutation> {
         let shard = self.shard(image);
-        // Every count is met, and small ones, which are cheap to make, more often.
+        // Every count occurs, and small ones, which are cheap to make, more often.
         let count = 1 + (self.below(255) >> self.below(6));
         let mut mutations = vec![Mutation {
             word: image.number_of(shard.journal),

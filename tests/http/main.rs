@@ -1,4 +1,4 @@
-//! The layers for HTTP services and for clients of others, behind real servers and before them, on loopback connections.
+//! The layers for HTTP services and for clients, with real servers, on loopback connections.
 
 mod client;
 mod frameworks;

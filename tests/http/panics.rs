@@ -64,7 +64,7 @@ const MEETS: [(&str, bool, bool); 4] = [
     ("it waits for the place", true, true),
 ];
 
-/// Does the work while the place is taken, until the work waits for it where it may.
+/// Does the work while the place is taken, until the work waits for it, if it may.
 fn run<T>(place: &Observed, is_taken: bool, may_wait: bool, work: impl Future<Output = T>) -> T {
     let mut permit = is_taken.then(|| expect_permit(place.set.request().try_acquire()));
     let freeing = async {
@@ -156,7 +156,7 @@ fn program(status: StatusCode) -> Program {
     }
 }
 
-/// Asks a service once, and reads what it answers.
+/// Asks a service once, and reads its answer.
 async fn ask<S, B>(service: S)
 where
     S: Service<Request<Touchy>, Response = Response<B>>,
@@ -195,7 +195,7 @@ fn a_program_that_panics_under_the_layer_leaves_nothing_taken() {
                     layer = layer.wait(TIMEOUT);
                 }
                 let service = layer.layer(program(status));
-                // Only what the request holds of the layer's closures is left then.
+                // From here on, only what the request holds of the layer's closures is left.
                 drop(layer);
                 run(place, is_taken, may_wait, ask(service));
             });
@@ -220,7 +220,7 @@ fn a_client_that_panics_under_the_layer_leaves_nothing_taken() {
                     layer = layer.wait(TIMEOUT);
                 }
                 let service = layer.layer(program(status));
-                // Only what the request holds of the layer's closures is left then.
+                // From here on, only what the request holds of the layer's closures is left.
                 drop(layer);
                 run(place, is_taken, may_wait, ask(service));
             });

@@ -1,4 +1,4 @@
-//! A service behind limits, the server that serves it, and clients of it.
+//! A service behind limits, the server that serves it, and its clients.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -47,7 +47,7 @@ impl Limits {
         }
     }
 
-    /// Demands one of everything, but nothing yet of rate limits.
+    /// Demands one of everything, but nothing of rate limits yet.
     pub fn demand(&self) -> Demand {
         let set = self.segment.set("api").expect("declared");
         let rates = set
@@ -75,7 +75,7 @@ impl Limits {
     }
 }
 
-/// Lets everything else go on until the condition is met.
+/// Lets everything else run until the condition is met.
 pub async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !condition() {
@@ -84,13 +84,13 @@ pub async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The writing end of a body that a service answers with: dropped, the body has ended.
+/// The writing end of a body that a service answers with: dropping it ends the body.
 pub type BodySender = UnboundedSender<Result<Frame<Bytes>, Broken>>;
 
-/// A body that comes as it is written.
+/// A body that arrives as it is written.
 pub struct WrittenBody(UnboundedReceiver<Result<Frame<Bytes>, Broken>>);
 
-/// What a service's body fails with.
+/// The error with which a service's body fails.
 #[derive(Debug, thiserror::Error)]
 #[error("broken")]
 pub struct Broken;
@@ -219,14 +219,14 @@ impl Drop for Client {
     }
 }
 
-/// The seconds after which an answer says that it is worth to ask again.
+/// The seconds after which an answer says that it is worth trying again.
 #[track_caller]
 pub fn retry_after<B>(answer: &Response<B>) -> u64 {
     let seconds = answer.headers()["retry-after"].to_str().expect("ASCII");
     seconds.parse().expect("a number of seconds")
 }
 
-/// The problem that a response tells of.
+/// The problem that a response reports.
 pub async fn problem<B>(response: Response<B>) -> Value
 where
     B: Body,
@@ -237,7 +237,7 @@ where
     serde_json::from_slice(&body.to_bytes()).expect("JSON")
 }
 
-/// What the layer answers to one request, where the service answers `done`.
+/// What the layer answers to one request if the service answers `done`.
 pub async fn answer<E: Extractor>(layer: &LimitLayer<E>, path: &str) -> Response<LimitBody<Full<Bytes>>> {
     let request = Request::get(path).body(()).expect("a request");
     answer_to(layer, request).await

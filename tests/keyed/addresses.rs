@@ -1,4 +1,4 @@
-//! Limits of networks: an address counts against all that contain it, or none.
+//! Limits of networks: an address counts against all networks that contain it, or none.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -74,7 +74,7 @@ fn both_families_are_counted_by_prefixes_of_their_own() {
 #[test]
 fn an_address_never_gets_one_row_for_two_networks() {
     let logins = Logins::new();
-    // 32 rows: fifteen networks with an address each take thirty, and one address more takes another.
+    // 32 rows: fifteen networks with an address each take thirty, and one more address takes one more.
     for network in 0..15 {
         assert!(logins.check(&format!("10.0.{network}.1")).is_admitted());
     }

@@ -1,4 +1,4 @@
-//! What becomes of a permit where its key has pushed out another.
+//! What happens to a permit whose key was evicted by another.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use shmlimit::{Algorithm, Keyed, Limit, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// More than there are rows in the table.
+/// More than the table has rows.
 const MANY: usize = 33;
 
 fn segment(directory: &tempfile::TempDir) -> Segment {

@@ -16,7 +16,7 @@ fn calls(capacity: u64) -> Limit {
         .align(Align::FirstUse)
 }
 
-/// A segment with a keyed set `api`, and a reader of it.
+/// A segment with a keyed set `api`, and a reader for it.
 fn open(directory: &tempfile::TempDir, set: SetDeclaration) -> (Segment, SegmentReader) {
     let path = directory.path().join("limits");
     let declaration = Declaration::new().add_set(set);
@@ -113,7 +113,7 @@ fn a_key_is_shown_as_far_as_it_is_kept() {
         .add_limit(calls(9));
     let (segment, reader) = open(&directory, set);
     let api = segment.set("api").expect("declared");
-    // 39 bytes and a character of two, of which the first is the last that is kept.
+    // 39 bytes, and a character of two bytes, the first of which is the last one kept.
     let cut = format!("{}é and so on", "x".repeat(39));
     for key in [&b"\xff\x00\x01"[..], cut.as_bytes(), "größe".as_bytes()] {
         drop(
@@ -392,7 +392,7 @@ fn whatever_a_damaged_file_says_looking_comes_to_an_end() {
         .collect();
     let whole = std::fs::read(reader.path()).expect("read");
     drop(permits);
-    // What lies before is covered by checksums: the header, the tables, and the definition.
+    // What lies before that is covered by checksums: the header, the tables, and the definition.
     let definition = whole.windows(9).position(|bytes| bytes == b"[segment]");
     let words = definition.expect("it is there") / 8 + 200..whole.len() / 8;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

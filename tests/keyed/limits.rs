@@ -1,4 +1,4 @@
-//! Limits per key: each key has its own, its own line, and its own holds.
+//! Limits per key: each key has its own limits, its own queue, and its own holds.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(super) fn take<'a>(key: &str, request: &Request<'a>) -> Permit<'a> {
     try_take(key, request).expect("there is room")
 }
 
-/// Whether the key is admitted what the request takes, for which it waits.
+/// Whether the request, which waits, is admitted for the key.
 pub(super) fn is_served(key: &str, request: &Request<'_>) -> bool {
     let asked = request.for_key(key).expect("keyed");
     asked.acquire(TIMEOUT).expect("works").is_admitted()
@@ -347,7 +347,7 @@ fn a_settle_refunds_the_key_that_paid_and_charges_the_key_that_used() {
         (remaining(&set, "a"), remaining(&set, "b"), remaining(&set, "c")),
         (90, 0, 100)
     );
-    // b is 30 below nothing: what it is short of comes back at 100 a minute.
+    // b is 30 below zero: what it is short of comes back at 100 a minute.
     scene.pass(MINUTE * 30 / 100);
     assert_eq!(remaining(&set, "b"), 0);
     scene.pass(MINUTE / 100);
@@ -400,7 +400,7 @@ fn a_refund_from_before_a_reset_of_its_key_is_void() {
     let set = scene.set();
     let request = set.request().with("requests", 80).expect("declared");
     let mut before = take("a", &request);
-    // Of the second reset and the third no less than of the first.
+    // The second reset and the third must not do less than the first.
     for reset in 1..=3 {
         assert!(set.key("a").expect("a key").reset().run().expect("works"));
         scene.clock.advance_to(NEW_YEAR + 2 * reset * NANOSECOND);
@@ -481,7 +481,7 @@ fn settling_as_reserved_makes_no_row_for_a_key_that_has_none_any_more() {
     let [mut as_reserved, mut above] = ["as reserved", "above"].map(|key| take(key, &request));
     scene.clock.advance_to(NEW_YEAR + 2 * MINUTE);
     let has_row = |key: &str| segment.key_snapshot("api", key).expect("works").is_some();
-    // Both are replenished, and their rows are given to others.
+    // Both are replenished, and their rows are given to other keys.
     for number in 0.. {
         if !has_row("as reserved") && !has_row("above") {
             break;
@@ -510,7 +510,8 @@ fn a_reservation_gets_the_row_of_a_key_whose_holder_is_dead() {
             .add_limit(Limit::concurrency("slots", 1));
         let (_segment, set) = create_in(directory, set);
         let mut child = Child::fork(|| {
-            // A row whose key holds something is given to no other; once it holds nothing, it is as if never used.
+            // A row whose key holds something is not given to another; once it holds nothing, it is as if it had never
+            // been used.
             let holding = set.request().with("requests", 0).expect("declared");
             let keys = (0..).map(|number| format!("key-{number}"));
             let permits = keys.map_while(|key| try_take(&key, &holding));

@@ -1,4 +1,4 @@
-//! Sets with a row for each key: what each key gets, which rows there are, and which key goes.
+//! Sets with a row for each key: what each key gets, which rows there are, and which key is evicted.
 
 mod addresses;
 mod evicted_keys;

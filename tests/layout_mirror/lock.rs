@@ -16,7 +16,7 @@ use super::words::{header, lock_kind, participant};
 /// The byte of participant slot 0.
 const FIRST_PARTICIPANT_BYTE: i64 = 1 << 40;
 
-/// In a slot lock word: who releases it wakes one.
+/// In a slot lock word: whoever releases it wakes one waiter.
 pub(super) const WAITERS: u64 = 1 << 31;
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct RawLock {
 #[derive(Debug)]
 enum Kind {
     Mutex,
-    /// The open file has the byte of a slot as long as it is open.
+    /// The open file has a lock on the byte of a slot for as long as it is open.
     Slot {
         slot: usize,
         word: u64,
@@ -78,20 +78,20 @@ impl RawLock {
         }
     }
 
-    /// Has a thread take it and end with it: the kernel finds it in the mapping.
+    /// Makes a thread take it and end with it: the kernel finds it in the mapping.
     pub fn take_in_a_thread_that_ends(&self) {
         std::thread::scope(|scope| scope.spawn(|| self.take()).join()).expect("takes the lock and ends");
     }
 
-    /// Takes it, stops this process, and lets go of it once the process is continued.
+    /// Takes it, stops this process, and releases it once the process is continued.
     pub fn take_and_stop(&self) {
         self.take();
         raise(Signal::SIGSTOP).expect("stops");
         self.let_go();
     }
 
-    /// Has the participant that it is taken as be of this process, a child of the one that joined. The byte belongs to the
-    /// open file, which both have.
+    /// Makes the participant as which it is taken one of this process, a child of the one that joined. The byte belongs
+    /// to the open file, which both have.
     pub fn pass_to_this_process(&self, segment: &RawSegment) {
         if let Kind::Slot { slot, .. } = self.kind {
             record_this_process(segment, slot);
@@ -140,7 +140,7 @@ fn join(segment: &RawSegment) -> Kind {
     }
 }
 
-/// What the word of a lock is that the participant in a slot has.
+/// The word of a lock that the participant in a slot has.
 pub(super) fn slot_word(slot: u64, generation: u64) -> u64 {
     (generation >> 15) << 32 | (generation & 0x7fff) << 16 | (slot + 1)
 }
@@ -148,7 +148,7 @@ pub(super) fn slot_word(slot: u64, generation: u64) -> u64 {
 fn record_this_process(segment: &RawSegment, slot: usize) {
     let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
     let status = fs::read_to_string("/proc/self/stat").expect("a readable /proc");
-    // The name, which ends with the last parenthesis, is field 2, and when the process started field 22.
+    // The name, which ends with the last parenthesis, is field 2; the time at which the process started is field 22.
     let (_, fields) = status.rsplit_once(')').expect("a name");
     let started = fields.split_ascii_whitespace().nth(19).expect("a start");
     for (word, value) in [

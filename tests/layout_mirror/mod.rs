@@ -1,5 +1,5 @@
-//! A segment file as bytes, by the offsets in `words`, without the library: to damage it, to
-//! take its locks, and to make it look older than it is.
+//! A segment file as bytes, by the offsets in `words`, without the library: to damage it, to take its locks, and to
+//! make it look older than it is.
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
@@ -93,8 +93,8 @@ impl RawSegment {
         self.set_word(position, definition_checksum(0, text));
     }
 
-    /// Leaves what an `apply` leaves that dies before the text comes into force: in the first set's other place, the text
-    /// that `written` has there after an `apply` that came to its end.
+    /// Leaves what an `apply` leaves that dies before the text comes into force: in the first set's other place, the
+    /// text that `written` has there after a completed `apply`.
     pub fn leave_unapplied(&self, written: &Self) {
         let other = (self.number(self.entry_word(entry::GENERATION)) + 1) & 1;
         for word in [entry::DEFINITION_SIZE, entry::DEFINITION_CHECKSUM] {
@@ -151,7 +151,7 @@ impl RawSegment {
         self.tickets().nth(index).expect("a ticket") + word
     }
 
-    /// How often the waiter futexes of the first set's tickets have been advanced, all of them together.
+    /// How often the waiter futexes of the first set's tickets have been advanced, in all.
     pub fn futex_value(&self) -> u64 {
         self.tickets()
             .map(|start| self.word(start + ticket::WAITER_FUTEX))
@@ -181,26 +181,26 @@ impl RawSegment {
         end - behind * stride + word
     }
 
-    /// How often the process futexes of all participants have been advanced, all of them together.
+    /// How often the process futexes of all participants have been advanced, in all.
     pub fn process_futex_value(&self) -> u64 {
         (0..self.number(header::PARTICIPANTS))
             .map(|slot| self.word(self.participant_word(slot, participant::PROCESS_FUTEX)))
             .sum()
     }
 
-    /// Makes the file look as if a machine that has booted again since had used it.
+    /// Makes the file look as if a machine had used it that has booted again since.
     pub fn set_another_boot(&self) {
         for half in [header::BOOT_ID, header::BOOT_ID + 1] {
             self.set_word(half, !self.word(half));
         }
     }
 
-    /// Whether some process sleeps until the lock of the first set is released: a slot lock.
+    /// Whether any process sleeps until the lock of the first set, a slot lock, is released.
     pub fn has_lock_waiters(&self) -> bool {
         self.word(self.control()) & lock::WAITERS != 0
     }
 
-    /// Has the participant in a slot have the slot lock of the first set, as if it had taken it.
+    /// Makes the participant in a slot the owner of the slot lock of the first set, as if it had taken it.
     pub fn give_lock_to(&self, slot: u64, generation: u64) {
         assert_eq!(self.word(self.control()), 0, "the lock is free");
         self.set_word(self.control(), lock::slot_word(slot, generation));

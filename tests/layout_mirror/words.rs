@@ -1,5 +1,5 @@
-//! Where things lie in a segment file, as `shm-layout.md` documents it and not as the library says: what tests know of the
-//! format is written here, once. Positions and sizes are in words of eight bytes, from the start of each record.
+//! Where things lie in a segment file, as `shm-layout.md` documents it, independently of the library: what tests know
+//! of the format is written here, once. Positions and sizes are in words of eight bytes, from the start of each record.
 // Each test uses a part of it.
 #![allow(dead_code)]
 
@@ -34,12 +34,12 @@ pub mod header {
     pub const RETIRED: usize = 29;
     pub const DIRECTORY_NUMBER: usize = 30;
 
-    /// What its checksum covers, behind which that lies.
+    /// What its checksum covers; the checksum follows.
     pub const CHECKED: std::ops::Range<usize> = FORMAT..CHECKSUM;
     /// What processes change while they use the segment, or start it cold.
     pub const CHANGING: std::ops::Range<usize> = BOOT_ID..DIRECTORY_NUMBER + 1;
 
-    /// The record, and its page: the rest is room for later.
+    /// The record, and its page: the rest is reserved.
     pub const RECORD: usize = 64;
     pub const SIZE: usize = 4096 / 8;
 }
@@ -78,7 +78,7 @@ pub mod entry {
     pub const NAME_WORDS: usize = 10;
     /// Which definition is in force.
     pub const GENERATION: usize = 11;
-    /// Of the first definition, which is in force as long as none has been applied.
+    /// Of the first definition, which is in force until another is applied.
     pub const DEFINITION_SIZE: usize = 12;
     pub const DEFINITION_CHECKSUM: usize = 14;
     pub const LABELS: usize = 16;
@@ -118,7 +118,7 @@ pub mod control {
     pub const LAPSE_AT: usize = 89;
     pub const SIZE: usize = 96;
 
-    /// What is counted for people, and the most that there ever was of something: not journalled. The longest queue is.
+    /// Counts for people, and high-water marks, which are not journalled. The longest queue is.
     pub const COUNTED: [std::ops::Range<usize>; 8] = [
         ADMITTED..RECOVERIES,
         26..27,
@@ -131,7 +131,7 @@ pub mod control {
     ];
 }
 
-/// Two words for each entry: the index of a word within the shard, and what it was.
+/// Two words for each entry: the index of a word within the shard, and its old value.
 pub mod journal {
     pub const ENTRIES: usize = 160;
     pub const SIZE: usize = 2 * ENTRIES;
@@ -142,12 +142,12 @@ pub mod counters {
     pub const ADMITTED: usize = 0;
     pub const TAKEN: usize = 1;
     pub const UNSETTLED: usize = 6;
-    /// When it was reset, which is no count.
+    /// When it was reset, which is not a count.
     pub const RESET_AT: usize = 9;
     pub const SIZE: usize = 16;
 }
 
-/// Rows of a bucket of a table of keys, tags to a word, and words of tags to a bucket.
+/// Rows of a bucket of a table of keys, tags per word, and words of tags per bucket.
 pub mod bucket {
     pub const ROWS: usize = 32;
     pub const WORD_TAGS: usize = 4;
@@ -165,7 +165,7 @@ pub mod row {
 
 /// The record of a lease.
 pub mod lease {
-    /// Behind the words of the limit's algorithm.
+    /// After the words of the limit's algorithm.
     pub const SIZE: usize = 55;
     pub const SPENT: usize = 0;
     pub const ALLOWANCE: usize = 1;
@@ -176,10 +176,10 @@ pub mod lease {
     pub const ALERTED: usize = 5;
     pub const UNMET: usize = 17;
     pub const DRAINING: usize = 27;
-    /// Of the record of a shard of keys, besides: when its lists of rows are looked at.
+    /// In the record of a shard of keys, also: when its lists of rows are looked at.
     pub const USED_AT: usize = 42;
     pub const PACED_UNTIL: usize = 44;
-    /// Its last words, of the first record of a segment, say who asks the store.
+    /// The last words of the first record of a segment say who asks the store.
     pub const OF_DUTY: usize = 7;
 }
 
@@ -194,8 +194,8 @@ pub mod hold {
     pub const HEAD_SIZE: usize = 7;
 }
 
-/// The order among the keys of a shard, of which none is journalled: its record, an entry of its heap for each ticket, what
-/// rows have of it behind the states, and holds behind the amounts. Only where all keys have some limit together.
+/// The order among the keys of a shard, none of which is journalled: its record, an entry of its heap for each ticket,
+/// what rows have of it after the states, and holds after the amounts. Only if all keys have some limit together.
 pub mod order {
     pub const VIRTUAL_TIME: usize = 0;
     pub const LATEST_TAG: usize = 1;
@@ -211,14 +211,14 @@ pub mod order {
     pub const HOLD_SIZE: usize = 3;
 }
 
-/// What a hold is labelled with.
+/// The label of a hold.
 pub mod label {
     pub const STAMP: usize = 0;
     pub const TEXT: usize = 1;
     pub const SIZE: usize = 9;
 }
 
-/// A ticket, and what it says of each limit, which follows its head.
+/// A ticket, and what it says about each limit, which follows its head.
 pub mod ticket {
     pub const OWNER: usize = 0;
     pub const STATE: usize = 1;
@@ -235,14 +235,14 @@ pub mod ticket {
     pub const COST: usize = 0;
     pub const LIMIT_SIZE: usize = 3;
 
-    /// The bits of the state that say what becomes of the ticket; the others are its number.
+    /// The bits of the state that say what happens to the ticket; the others are its number.
     pub const PHASE: u64 = 0b11;
     pub const WAITING: u64 = 1;
     pub const GRANTED: u64 = 2;
     pub const PASSED_OVER: u64 = 3;
 }
 
-/// Where the control of a set's first shard lies, which follows the room for two definitions.
+/// Where the control of a set's first shard lies, after the room for two definitions.
 pub fn control_start(extent_offset: usize, definition_room: usize) -> usize {
     extent_offset / 8 + 2 * definition_room.div_ceil(8).next_multiple_of(LINE)
 }

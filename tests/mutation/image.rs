@@ -13,13 +13,13 @@ use super::words::{control, control_start, definition_checksum, entry, header, h
 
 const PAGE: usize = 4096;
 
-/// A segment file, mapped a second time, with the words that may be damaged.
+/// A segment file, mapped a second time, and the words that may be damaged.
 pub struct Image {
     map: MmapRaw,
     pristine: Vec<u64>,
     /// Words up to the end of the last page.
     mapped_words: usize,
-    /// Every word that may be changed, one by one and in a row.
+    /// Every word that may be changed, one by one and in order.
     places: Vec<usize>,
     ranges: Vec<Range<usize>>,
     /// Every word that no process may change.
@@ -33,7 +33,7 @@ pub struct Image {
 /// Where the text that defines a set lies, in words from the start of the file.
 #[derive(Clone, Debug)]
 struct DefinitionText {
-    /// The room for it, and for another that is never put in force here.
+    /// The room for it, and for another that is never put into force here.
     room: Range<usize>,
     /// The text, rounded up to whole words.
     text: Range<usize>,
@@ -54,7 +54,7 @@ pub struct SetShard {
 }
 
 impl Image {
-    /// Maps the file and remembers what it says now.
+    /// Maps the file and remembers its contents.
     pub fn of(path: &Path) -> Self {
         let file = OpenOptions::new()
             .read(true)
@@ -103,7 +103,7 @@ impl Image {
             let bytes = word(entry + entry::DEFINITION_SIZE);
             let text = extent..extent + bytes.div_ceil(8);
             let room = extent..control_start(8 * extent, word(entry + entry::DEFINITION_ROOM));
-            // Behind the text there is nothing that any process reads.
+            // Nothing after the text is ever read.
             self.ranges.push(start..text.end);
             start = room.end;
             let shard_words = (end - room.end) / word(entry + entry::SHARDS);
@@ -137,7 +137,7 @@ impl Image {
         self.places.len()
     }
 
-    /// The word of that number among those that may be damaged.
+    /// The word with this number among those that may be damaged.
     pub fn place(&self, number: u32) -> usize {
         self.places[number as usize % self.places.len()]
     }
@@ -172,7 +172,7 @@ impl Image {
         self.word(word).store(value, Ordering::Relaxed);
     }
 
-    /// Puts every word back as it was, except those of the mutexes.
+    /// Restores every word except those of the mutexes.
     pub fn restore(&self) {
         for range in &self.ranges {
             let old = &self.pristine[range.clone()];
@@ -214,7 +214,7 @@ impl Image {
         self.store(header::CHECKSUM, self.header_checksum());
     }
 
-    /// Whether the directory and the definitions are as they were.
+    /// Whether the directory and the definitions are unchanged.
     pub fn describes_its_sets(&self) -> bool {
         let directory = self.directory..self.directory + self.definitions.len() * entry::SIZE;
         let texts = self
@@ -226,8 +226,8 @@ impl Image {
             .all(|word| self.load(word) == self.pristine[word])
     }
 
-    /// What no process that is attached may ever write: most of the header, the directory, the definitions, and what
-    /// lies behind the end of the file on its last page.
+    /// What no attached process may ever write: most of the header, the directory, the definitions, and whatever lies
+    /// after the end of the file on its last page.
     pub fn constants(&self) -> Vec<u64> {
         let mut words = Vec::with_capacity(self.constants.iter().map(Range::len).sum());
         for range in &self.constants {

@@ -1,8 +1,8 @@
-//! Damage to a segment and what a process does with it: shared by the fuzz target and by the test that runs
+//! Damage to a segment, and what a process does with it: shared by the fuzz target and by the test that runs
 //! everywhere.
 //!
-//! Whatever the bytes of a segment say (those of its mutexes apart, which the C library trusts), attaching,
-//! inspecting and operating must come to an end with an answer or an error.
+//! Whatever the bytes of a segment say (apart from those of its mutexes, which the C library trusts), attaching,
+//! inspecting and operating must end with an answer or an error.
 
 pub mod image;
 pub mod operate;
@@ -12,7 +12,7 @@ mod words;
 
 use image::Image;
 
-/// One word of a segment, changed.
+/// A change of one word of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mutation {
     /// Which of the words that may be changed, modulo their number.
@@ -24,13 +24,13 @@ pub struct Mutation {
 /// What happens to a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It becomes this.
+    /// It is set to this.
     Set(u64),
     /// These bits flip.
     Flip(u64),
     /// This is added, wrapping.
     Add(u64),
-    /// It becomes what another word is.
+    /// It is set to the value of another word.
     CopyOf(u32),
 }
 
@@ -39,7 +39,7 @@ pub enum Change {
 pub struct Damage {
     /// The changes, in order.
     pub mutations: Vec<Mutation>,
-    /// Whether the checksums are made to agree with what they cover, so that what lies behind them is met.
+    /// Whether the checksums are made to match what they cover, so that checks beyond them are reached.
     pub resealed: bool,
 }
 

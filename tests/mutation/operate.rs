@@ -1,4 +1,4 @@
-//! Everything that a process may do with a segment. What comes out does not matter, but that something does.
+//! Everything that a process may do with a segment. The answers do not matter, only that there are some.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub fn acquire(set: &LimitSet) -> Result<Permit<'_>, Option<Error>> {
     }
 }
 
-/// Reads a snapshot to its end.
+/// Reads every part of a snapshot.
 pub fn inspect(snapshot: Result<SegmentSnapshot, Error>) {
     match snapshot {
         Ok(snapshot) => {
@@ -44,8 +44,8 @@ pub fn inspect(snapshot: Result<SegmentSnapshot, Error>) {
     }
 }
 
-/// Operates on every set, with permits that were taken before. `is_described` says that what tells about the sets was
-/// not damaged, so that a reset heals whatever was.
+/// Operates on every set, with permits that were taken before. `is_described` says that what describes the sets was not
+/// damaged, so that a reset repairs everything.
 pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described: bool) {
     for mut permit in permits {
         check(
@@ -70,7 +70,7 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described:
         take_and_give_back(&set);
         match set.reset().counters().run() {
             Ok(()) => assert_healed(acquire(&set)),
-            // Where it is lost what the limits are, there is nothing to begin again with.
+            // If it is lost what the limits are, there is nothing to begin again with.
             Err(Error::Segment(SegmentError::Damaged { .. })) if !is_described => {}
             Err(error) => assert!(
                 matches!(error, Error::Segment(SegmentError::Removed { .. })),
@@ -83,7 +83,7 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described:
     inspect(segment.snapshot());
 }
 
-/// Asks a store for whatever is due. It grants everything, except to the first request.
+/// Asks a store for whatever is due. It grants everything, except for the first request.
 pub fn ask_store(segment: &Segment) {
     let duty = match segment.fleet().try_take_duty() {
         Ok(Some(duty)) => duty,
@@ -116,7 +116,7 @@ fn granting(request: &LeaseRequest) -> LeaseReply {
     }
 }
 
-/// After a reset of everything a set may refuse, but it is not damaged any more.
+/// After a reset of everything a set may refuse, but it is no longer damaged.
 fn assert_healed(outcome: Result<Permit<'_>, Option<Error>>) {
     if let Err(Some(error)) = outcome {
         panic!("a reset does not heal: {error}");
@@ -139,7 +139,7 @@ fn ask(set: &LimitSet) {
     }
 }
 
-/// Keys that have a row, keys that get one as long as there is one to be had, and one that begins again.
+/// Keys that have a row, keys that get one as long as any is available, and one that begins again.
 fn use_keys(set: &LimitSet) {
     if let Ok(Some(key)) = key_of(set) {
         check(take_by_key(set, "other 7").err());
@@ -159,7 +159,7 @@ fn take_and_give_back(set: &LimitSet) {
     match try_set(set) {
         Ok(Outcome::Admitted(mut permit)) => {
             permit.verdicts().for_each(|verdict| read(&verdict));
-            // Others that are dropped while the first is still out.
+            // Others that are dropped while the first is still in use.
             drop(acquire(set));
             match wait_for_set(set) {
                 Ok(outcome) => drop(outcome),
@@ -182,7 +182,7 @@ fn take_and_give_back(set: &LimitSet) {
     }
 }
 
-/// An error is an answer, unless it says that the damage has got hold of the lock or of the library itself.
+/// An error is an answer, unless it says that the damage affects the lock or the library itself.
 pub fn check(error: Option<Error>) {
     if let Some(
         error @ Error::Segment(
@@ -195,7 +195,7 @@ pub fn check(error: Option<Error>) {
     read(&error);
 }
 
-/// Formats everything, as the process that prints it would.
+/// Formats everything, like a process that prints it.
 fn read(anything: &impl std::fmt::Debug) {
     struct Nowhere;
     impl Write for Nowhere {

@@ -1,4 +1,4 @@
-//! Segments to damage: one that this process is attached to, and one that no process is.
+//! Segments to damage: one to which this process is attached, and one to which no process is.
 #![allow(unsafe_code, reason = "forks")]
 
 use std::future::Future;
@@ -26,7 +26,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// No other process uses a specimen: its locks are free, unless something was lost.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A segment that is damaged over and over, and put right again each time.
+/// A segment that is damaged over and over, and repaired each time.
 pub struct Specimen {
     path: PathBuf,
     image: Image,
@@ -65,8 +65,7 @@ impl Specimen {
         &self.image
     }
 
-    /// Damages the segment, looks at it, uses it, and puts it right again. Panics where something is not as it must
-    /// be.
+    /// Damages the segment, looks at it, uses it, and repairs it. Panics if something is not as it must be.
     pub fn endure(&self, damage: &Damage, attach: bool) {
         match &self.survivor {
             Some(segment) => self.endure_attached(segment, damage, attach),
@@ -170,7 +169,7 @@ fn declaration() -> Declaration {
                 .add_limit(Limit::concurrency("b", u64::MAX)),
         )
         .add_set(
-            // Two buckets, and keys enough to fill both.
+            // Two buckets, and enough keys to fill both.
             SetDeclaration::new("keyed")
                 .keyed(table().overrides(true))
                 .holds(4)
@@ -210,12 +209,12 @@ fn table() -> Keyed {
 /// Who is limited in a keyed set.
 pub const KEY: &str = "tenant";
 
-/// The rows of the keyed set, all of which have a key but for some.
+/// The rows of the keyed set, almost all of which have a key.
 const ROWS: usize = 64;
 const UNUSED_ROWS: usize = 3;
 
 /// Uses the segment, so that few of its words are zero: some holds in use, some returned, some never touched; and a
-/// place in the queue of a process that is dead.
+/// place in the queue of a dead process.
 fn leave_traces(segment: &Segment) {
     for set in segment.sets() {
         if set.is_keyed() {
@@ -253,12 +252,12 @@ fn leave_traces(segment: &Segment) {
     }
 }
 
-/// Takes something of every limit of a set, or of one of its keys.
+/// Takes something from every limit of a set, or of one of its keys.
 pub fn try_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
     request(set)?.try_acquire()
 }
 
-/// As [`try_set`], waiting in the queue for no time at all.
+/// Like [`try_set`], waiting in the queue for no time at all.
 pub fn wait_for_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
     request(set)?.acquire(Duration::from_nanos(1))
 }
@@ -287,14 +286,14 @@ fn has_tiers(set: &LimitSet) -> bool {
     set.name() == "tiered"
 }
 
-/// As [`try_set`], but for another key than the others, for good.
+/// Like [`try_set`], but for another key than the others, and for good.
 pub fn take_by_key(set: &LimitSet, key: &str) -> Result<Vec<bool>, Error> {
     let request = set.request().with("calls", 1)?.with("a", 0)?;
     let outcomes = request.check_many(&[key, KEY])?;
     Ok(outcomes.iter().map(Checked::is_admitted).collect())
 }
 
-/// As [`try_set`], but for another key, which is to be limited as declared.
+/// Like [`try_set`], but for another key, which is to be limited as declared.
 pub fn take_as_declared(set: &LimitSet, key: &str) -> Result<bool, Error> {
     let mut request = request(set)?.with_tier("default")?;
     for name in ["calls", "a"] {
@@ -303,7 +302,7 @@ pub fn take_as_declared(set: &LimitSet, key: &str) -> Result<bool, Error> {
     Ok(request.for_key(key)?.try_acquire()?.is_admitted())
 }
 
-/// The key that is limited, of a keyed set.
+/// The limited key of a keyed set.
 pub fn key_of(set: &LimitSet) -> Result<Option<Key<'_>>, Error> {
     set.is_keyed().then(|| set.key(KEY)).transpose()
 }

@@ -1,5 +1,5 @@
-//! The programs in `examples/` do what they say. That of the shell is run with limitctl's tests, that of Python with the
-//! Python package's.
+//! The programs in `examples/` do what they say. The shell script is run with limitctl's tests, the Python programs
+//! with the Python package's.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::example::example;
 
-/// Longer than anything takes on the slowest machine; what takes longer hangs.
+/// Longer than anything takes on the slowest machine; whatever takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// What it prints.

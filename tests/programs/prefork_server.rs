@@ -1,4 +1,4 @@
-//! The example server on real traffic: its limits hold, a killed worker's permits come back, nothing stays behind.
+//! The example server with real traffic: its limits hold, a killed worker's permits come back, nothing stays behind.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// The example, running; it is ended when the test ends, however that is.
+/// The example, running; it is ended when the test ends, in whatever way.
 struct Server {
     process: Child,
     segment: PathBuf,
@@ -58,7 +58,7 @@ impl Server {
         }
     }
 
-    /// Starts it with `--serve` and more; answers what it says of itself.
+    /// Starts it with `--serve` and more. Returns what it says about itself.
     fn serve(config: &str, more: &[&str]) -> (Self, Value) {
         let mut server = Self::start(Some(config), &[&["--serve"], more].concat());
         let stdout = BufReader::new(server.process.stdout.take().expect("piped"));
@@ -79,7 +79,7 @@ impl Server {
         kill(pid, signal).expect("it is running");
     }
 
-    /// What it reports in the end, which must be a success.
+    /// Its final report, which must be a success.
     fn report(&mut self) -> Value {
         let mut stdout = self.process.stdout.take().expect("piped");
         let output = in_time(move || {
@@ -124,7 +124,7 @@ impl Drop for Server {
     }
 }
 
-/// What a thread of its own comes to, unless that takes too long.
+/// The result of a thread of its own, unless that takes too long.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     // The test may have given up.
@@ -286,7 +286,7 @@ fn a_killed_worker_is_replaced_and_the_count_goes_on() {
     for pid in &old {
         kill(Pid::from_raw(pid.parse().expect("a pid")), Signal::SIGKILL).expect("it is running");
     }
-    // What waits in the socket is answered by the replacements, which know what was admitted before them.
+    // Whatever waits in the socket is answered by the replacements, which know what was admitted before them.
     let deadline = Instant::now() + DEADLINE;
     let answer = loop {
         assert!(Instant::now() < deadline, "no answer comes");
@@ -437,7 +437,7 @@ fn workers_do_not_outlive_a_killed_parent() {
     wait_until("the workers end", || server.processes().is_empty());
 }
 
-/// What a server answered to a request on a connection of its own.
+/// A server's answer to a request on a connection of its own.
 struct Answer {
     status: u16,
     fields: BTreeMap<String, String>,

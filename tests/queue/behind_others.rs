@@ -1,5 +1,5 @@
-//! What a refusal says that others in the queue keep waiting: never later than the request could be served, and never
-//! earlier than those before it.
+//! The wait that a refusal reports because of others in the queue: never later than the request could be served, and
+//! never earlier than those before it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -39,7 +39,8 @@ impl Served {
         outcome.into_result().map(drop)
     }
 
-    /// Takes one after the other, each as early as it is admitted where no request waits; answers when the last of them
+    /// Takes one after the other, each as early as it is admitted while no request waits. Returns when the last of them
+    /// was.
     /// was.
     fn serve_in_order(&self, all: &[Vec<u64>]) -> Duration {
         for costs in all {
@@ -110,7 +111,7 @@ proptest! {
             .prop_map(|(first, second)| [Some(first), second].into_iter().flatten().collect::<Vec<_>>()),
         asked in prop::collection::vec([0..8_u64, 0..8_u64], 2..24),
     ) {
-        // None asks for more than there can be.
+        // None asks for more than there can ever be.
         let asked: Vec<Vec<u64>> = asked
             .iter()
             .map(|costs| limits.iter().zip(costs).map(|(limit, cost)| cost % (limit.capacity + 1)).collect())
@@ -129,7 +130,7 @@ proptest! {
         prop_assert!(said <= to_the_last, "{said:?} is later than {to_the_last:?}");
         prop_assert!(said >= to_the_first, "{said:?} is earlier than {to_the_first:?}");
         if limits.iter().all(|limit| limit.is_steady) && limits.len() == 1 && before.len() - first <= 16 {
-            // Each of them may wait for a fraction of a nanosecond that comes to a whole one.
+            // Each of them may wait for a fraction of a nanosecond, which is rounded up to a whole one.
             let rounded = Duration::from_nanos(asked.len() as u64);
             prop_assert!(said + rounded >= to_the_last, "{said:?} is much earlier than {to_the_last:?}");
         }

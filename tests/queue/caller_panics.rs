@@ -33,7 +33,7 @@ fn a_wait_that_a_panic_ends_leaves_the_queue() {
         let has_panicked = panics(|| {
             let outcome = set.request().acquire_while(None, || {
                 if times == asked {
-                    // What it waits for is granted to it now.
+                    // What it waits for is granted now.
                     if asked == 3 {
                         held.take();
                     }
@@ -51,14 +51,14 @@ fn a_wait_that_a_panic_ends_leaves_the_queue() {
     }
 }
 
-/// How many calls of a waker go well before one panics, and whether what it panics with panics again.
+/// How many calls of a waker succeed before one panics, and whether the payload of the panic panics again.
 static CALLS_LEFT: AtomicUsize = AtomicUsize::new(usize::MAX);
 static AGAIN: AtomicBool = AtomicBool::new(false);
 
 fn call() {
     let left = CALLS_LEFT.load(Ordering::SeqCst);
     if left == 0 {
-        // Once: a panic while another unwinds would end the process.
+        // Once: a panic during unwinding would end the process.
         CALLS_LEFT.store(usize::MAX, Ordering::SeqCst);
         if AGAIN.load(Ordering::SeqCst) {
             panic_any(PanicsAgain);

@@ -1,5 +1,5 @@
-//! No ticket is granted after its time is up, whatever its owner does: those behind it wait for nothing else than what
-//! the limits need.
+//! No ticket is granted after its time is up, whatever its owner does: those behind it only wait for what the limits
+//! need.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
@@ -94,7 +94,7 @@ fn a_future_that_nobody_polls_is_not_granted_after_its_time() {
     assert_eq!((seen.tickets.len(), seen.counts.timed_out), (0, 4));
 }
 
-/// Ten seconds a call, so that who waits for one with a timeout of five waits in vain.
+/// Ten seconds per call, so a wait for one with a timeout of five is in vain.
 fn calls(keyed: bool) -> SetDeclaration {
     let set = SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, 10 * SECOND));
     if keyed { set.keyed(Keyed::new(8)) } else { set }
@@ -173,7 +173,7 @@ fn who_waited_before_a_throttle_looks_when_it_ends() {
             waiter.join().expect("no panic");
         });
     }
-    // Who is not told sleeps for a second each time.
+    // A process that is not notified sleeps for a second each time.
     assert!(started.elapsed() < 20 * SECOND, "{:?}", started.elapsed());
 }
 

@@ -1,8 +1,8 @@
-//! Who came first is served first, and every process is served as often.
+//! Requests are served in order of arrival, and every process is served equally often.
 //!
-//! Grants are numbered: of a set with a concurrency limit, a permit's fencing number goes up by one with each permit of the set,
-//! and so does `admitted` in a snapshot. So a snapshot foretells which request gets which grant: those who wait in the queue get
-//! the very next ones, in the order of their tickets.
+//! Grants are numbered: in a set with a concurrency limit, a permit's fencing number rises by one with each permit of
+//! the set, and so does `admitted` in a snapshot. So a snapshot foretells which request gets which grant: those that
+//! wait in the queue get the very next ones, in the order of their tickets.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ const CONTEST: Duration = Duration::from_secs(if cfg!(debug_assertions) { 3 } el
 /// How long a worker holds what it got.
 const WORK: Duration = Duration::from_millis(2);
 
-/// More grants than there can be in a contest.
+/// More grants than a contest can have.
 const MAX_GRANTS: usize = 1 << 20;
 
 /// The contest's shared words.
@@ -47,14 +47,14 @@ impl Log {
         &self.words[1..=WORKERS]
     }
 
-    /// To which process the grant of that number went.
+    /// The process that got the grant with that number.
     fn grant(&self, number: u64) -> &AtomicU64 {
         let number = usize::try_from(number).expect("a number of a short contest");
         &self.words[1 + WORKERS..][number]
     }
 }
 
-/// What a snapshot foretells: after so many grants, these processes are next.
+/// What a snapshot foretells: after this many grants, these processes are next.
 struct Forecast {
     granted: u64,
     waiting: Vec<u64>,
@@ -95,7 +95,7 @@ fn forecast(segment: &Segment) -> Option<Forecast> {
     })
 }
 
-/// Jain's index of fairness: 1 where all got the same, 1/n where one got everything (Jain, Chiu, Hawe, 1984).
+/// Jain's index of fairness: 1 if all got the same, 1/n if one got everything (Jain, Chiu, Hawe, 1984).
 fn fairness(turns: &[u64]) -> f64 {
     let sum: f64 = turns.iter().map(|turns| *turns as f64).sum();
     let squares: f64 = turns.iter().map(|turns| (*turns as f64).powi(2)).sum();
@@ -186,7 +186,7 @@ fn places_are_given_in_the_order_of_tickets_and_evenly() {
 fn a_rate_is_given_in_the_order_of_tickets_and_evenly() {
     let test = "fairness::a_rate_is_given_in_the_order_of_tickets_and_evenly";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        // The places are enough for all, and number the grants.
+        // There are enough places for all, which number the grants.
         let set = SetDeclaration::new("set")
             .add_limit(Limit::calls("calls", 10, Duration::from_millis(10)))
             .add_limit(Limit::concurrency("places", 2 * WORKERS as u64));

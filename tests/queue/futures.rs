@@ -107,8 +107,8 @@ fn a_waiter_that_becomes_the_first_is_woken_at_its_instant_and_not_by_the_livene
         });
         started.elapsed()
     };
-    // By the insurance alone, hardly more than one or two are served at a time: no round can be that quick. On a busy
-    // machine, not every one is.
+    // By the insurance alone, hardly more than one or two would be served at a time, and no round could be this quick.
+    // On a busy machine, not every round is.
     assert!((0..50).any(|_| round() < LIVENESS_CHECK * WAITERS / 4));
 }
 
@@ -118,7 +118,7 @@ fn a_waker_that_panics_leaves_the_other_futures_theirs() {
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
             self.0.store(true, Ordering::Relaxed);
-            // Without the report of a panic, which would keep the thread busy that other tests wait for.
+            // Without the report of a panic, which would occupy the thread that other tests wait for.
             std::panic::resume_unwind(Box::new("as a waker should not"));
         }
     }
@@ -178,7 +178,7 @@ fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_i
         assert!(future.as_mut().poll(&mut context).is_pending());
     }
     scene.pass(hour);
-    // The last first: those before it could go, and have not come for it.
+    // The last first: those before it could proceed, and have not come for it.
     for future in futures.iter_mut().rev() {
         let Poll::Ready(outcome) = future.as_mut().poll(&mut context) else {
             panic!("its time is up");
@@ -265,7 +265,7 @@ fn a_dropped_future_gives_its_place_and_its_grant_back() {
         .collect();
     assert_eq!(phases, [true, false]);
     drop(granted);
-    // What was given to the first went on to the second.
+    // What was given to the first was passed on to the second.
     let snapshot = segment.snapshot().expect("a snapshot");
     let phases: Vec<bool> = snapshot.sets[0]
         .tickets
@@ -298,7 +298,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// Waits for a turn, and is inside for a moment. May be dropped anywhere.
+/// Waits for a turn, and is inside for a moment. May be dropped at any point.
 async fn take_a_turn(set: &LimitSet, words: &SharedWords) {
     let permit = expect_permit(set.request().acquire_async(None).await);
     let inside = Inside::enter(words);
@@ -497,7 +497,7 @@ fn futures_of_a_process_that_is_killed_leave_the_line() {
 /// Futures of this process that have a ticket each, and the numbers of those.
 type Numbered<'a> = Vec<(u64, std::pin::Pin<Box<shmlimit::request::AcquireFuture<'a>>>)>;
 
-/// Takes `count` tickets by turns with another process: this one has the turns of this remainder of two.
+/// Takes `count` tickets in turn with another process: this one has the turns with this remainder modulo two.
 fn queue_by_turns<'a>(set: &'a LimitSet, turn: &AtomicU64, remainder: u64, count: u64) -> Numbered<'a> {
     let mut context = Context::from_waker(Waker::noop());
     (0..count)
@@ -624,9 +624,9 @@ fn a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_t
 #[test]
 fn a_lease_is_renewed_in_the_background_until_the_permit_is_released() {
     let test = "futures::a_lease_is_renewed_in_the_background_until_the_permit_is_released";
-    // Of its own, so that the thread that renews has nothing else to do.
+    // A segment of its own, so that the thread that renews has nothing else to do.
     in_own_process(test, TIMEOUT, |directory| {
-        // Long enough for a busy machine to get round to a third of it.
+        // Long enough for a busy machine to get round to it in a third of the time.
         let lease = Duration::from_secs(3);
         let set = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1).lease(lease));
         let (segment, set) = create_in(directory, set);

@@ -1,6 +1,6 @@
-//! Every public type can be sent to another thread, shared by threads where that means anything, and used after a panic.
+//! Every public type can be sent to another thread, shared by threads if that means anything, and used after a panic.
 //!
-//! The compiler derives these traits from private fields, so a change deep below takes them away without a word.
+//! The compiler derives these traits from private fields, so a change deep below can take them away silently.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -19,7 +19,7 @@ fn is_sent<T: Send>() {}
 
 fn survives_threads_and_panics<T: Send + Sync + UnwindSafe + RefUnwindSafe>() {}
 
-/// Asserts it of types of a module, and answers their names.
+/// Asserts it for types of a module, and returns their names.
 macro_rules! each_survives {
     ($module:path: $($name:ident $(<$($argument:tt),+>)?),* $(,)?) => {{
         use $module as module;
@@ -28,7 +28,7 @@ macro_rules! each_survives {
     }};
 }
 
-/// Whether what was named is all that there is, but for traits and what is asserted apart.
+/// Whether the named types are all that there are, apart from traits and what is asserted separately.
 fn assert_complete(file: &str, others: &[&str], named: &[&str]) {
     let mut public: BTreeSet<String> = public_names_of(file)
         .into_iter()
@@ -97,7 +97,7 @@ fn every_public_type_for_services_survives_threads_and_panics() {
     // They hold the request that waits, whose extensions may be anything that can be sent.
     is_sent::<LimitFuture<EchoService, ()>>();
     is_sent::<ClientLimitFuture<(), Infallible>>();
-    // So may those of a response that an extractor gives.
+    // So may those of a response that an extractor returns.
     is_sent::<ExtractError>();
     is_sent::<NotSent>();
     let others = [

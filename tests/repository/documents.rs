@@ -1,5 +1,4 @@
-//! What the documents refer to is there: files and directories of this repository, and the targets of links. And the
-//! words are plain.
+//! What the documents refer to exists: files and directories of this repository, and the targets of links.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,19 +29,19 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// What stands in single backquotes.
+/// The text in single backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// The targets of links in the form `[text](target)`.
+/// The targets of links of the form `[text](target)`.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](")
         .skip(1)
         .filter_map(|rest| rest.split([')', ' ']).next())
 }
 
-/// The anchor that a heading gets: in small letters, with hyphens for spaces and without other signs.
+/// The anchor of a heading: in lower case, with hyphens for spaces and without other signs.
 fn anchor(heading: &str) -> String {
     let letters = heading.trim().to_lowercase();
     letters
@@ -120,8 +119,8 @@ fn links_between_documents_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// Cargo fails where there is no program of tests of a name that it is given, and some of these run for hours before they
-/// come to that; of a module that there is not it runs no test, and succeeds.
+/// Cargo fails if it is given the name of a test program that does not exist, and some of these run for hours before
+/// that happens; given a module that does not exist, it runs no test and succeeds.
 #[test]
 fn tests_that_scripts_name_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -166,7 +165,7 @@ fn tests_that_scripts_name_exist() {
             .split_once("engine_tests='")
             .and_then(|(_, rest)| rest.split_once('\''));
         let names = named.chain(listed.into_iter().flat_map(|(names, _)| names.split_whitespace()));
-        // What a variable stands for is in the list.
+        // The list has what a variable stands for.
         let names = names.filter(|name| {
             name.chars()
                 .all(|letter| letter.is_ascii_lowercase() || letter == '_')
@@ -192,7 +191,7 @@ fn the_readme_is_short() {
     assert!(lines <= 150, "{lines} lines: what is for later goes into docs/");
 }
 
-/// The longest that a program in `examples/` may be.
+/// The most lines that a program in `examples/` may have.
 const EXAMPLE_LINES: usize = 60;
 
 #[test]
@@ -234,7 +233,7 @@ fn sources_below(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The declarations in `text`: those in blocks of TOML that have sets.
+/// The declarations in `text`: blocks of TOML that have sets.
 fn declarations(text: &str) -> impl Iterator<Item = &str> {
     text.split("```toml")
         .skip(1)
@@ -242,7 +241,7 @@ fn declarations(text: &str) -> impl Iterator<Item = &str> {
         .filter(|block| block.contains("[[set]]"))
 }
 
-/// What /dev/shm of a container has, unless it is given more.
+/// The size of a container's /dev/shm, unless it is given more.
 const ROOM_OF_A_CONTAINER: u64 = 64 << 20;
 
 #[test]

@@ -1,8 +1,8 @@
-//! Cells and mutexes of the standard library, read from the sources: a child that was forked while another thread had one finds
-//! it locked for ever.
+//! Cells and mutexes of the standard library, found in the sources: a child that was forked while another thread had
+//! one would find it locked for ever.
 //!
-//! What a forked child may need is in a `ProcessMutex` or `PerProcess`, is only ever tried, or is a cell that several threads may
-//! fill at once (`once_cell::race`).
+//! What a forked child may need is in a `ProcessMutex` or `PerProcess`, is only ever tried, or is a cell that several
+//! threads may fill at once (`once_cell::race`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
 
-/// Whose code runs in forked children.
+/// The packages whose code runs in forked children.
 const SOURCES: &[&str] = &["src", "fleet/src", "python/src", "reqwest-middleware/src"];
 
-/// Cells that block those who come while another thread fills them.
+/// Cells that block others while one thread fills them.
 const BLOCKING_CELLS: &[&str] = &["Once", "OnceLock", "LazyLock", "PyOnceLock", "GILOnceCell"];
 
 /// What one thread has and others wait for.
@@ -62,7 +62,7 @@ impl<'ast> Visit<'ast> for Found {
     fn visit_use_tree(&mut self, tree: &'ast syn::UseTree) {
         let name = match tree {
             syn::UseTree::Name(name) => Some(name.ident.to_string()),
-            // Under another name it is the same.
+            // The same under another name.
             syn::UseTree::Rename(rename) => Some(rename.ident.to_string()),
             _ => None,
         };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
 
-/// A layer uses the layers above it in this list. Within a layer, modules use one another only where it says so.
+/// A layer uses the layers above it in this list. Within a layer, modules only use one another if the list says so.
 const LAYERS: &[Layer] = &[
     Layer {
         modules: &[
@@ -64,7 +64,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The modules from the crate's root to this file.
+    /// The modules from the crate's root down to this file.
     fn module(&self) -> Vec<String> {
         let mut module: Vec<String> = self
             .path
@@ -79,14 +79,14 @@ impl Source {
     }
 }
 
-/// The files of `src` that are compiled into the library: not those that only tests are made of.
+/// The files of `src` that are compiled into the library: not those that only belong to tests.
 fn sources() -> Vec<Source> {
     let sources = sources_of("src");
     assert!(sources.len() > 30, "only {} files found", sources.len());
     sources
 }
 
-/// The same of any directory of sources.
+/// The same for any directory of sources.
 pub fn sources_of(directory: &str) -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
     let mut sources = Vec::new();
@@ -152,14 +152,14 @@ fn attributes_of(item: &syn::Item) -> &[syn::Attribute] {
     }
 }
 
-/// Finds the modules of the crate's root that a file uses, and the calls that no library makes.
+/// Finds the modules of the crate's root that a file uses, and the calls that no library should make.
 struct Uses {
     module: Vec<String>,
     /// The modules of the root.
     used: BTreeSet<String>,
-    /// From the root of the crate, whatever the paths name; without what is re-exported.
+    /// From the root of the crate, however the paths are written; without what is re-exported.
     paths: BTreeSet<Vec<String>>,
-    /// By which path of the crate what is found.
+    /// The path within the crate of each thing found.
     re_exports: BTreeMap<Vec<String>, Vec<String>>,
     forbidden: Vec<String>,
 }
@@ -177,7 +177,7 @@ impl Uses {
         uses
     }
 
-    /// Where a path leads to from the root of the crate; none where it does not say that it stays in the crate.
+    /// Where a path leads, from the root of the crate; `None` if it does not say that it stays in the crate.
     fn climb(&self, path: &[String]) -> Option<Vec<String>> {
         let mut at = match path.first().map(String::as_str) {
             Some("crate") => Vec::new(),
@@ -194,7 +194,7 @@ impl Uses {
         Some(at)
     }
 
-    /// Notes what a path leads to: perhaps a module below this one, where it does not start at the root or climb.
+    /// Notes where a path leads: perhaps to a module below this one, if it neither starts at the root nor climbs.
     fn note(&mut self, path: &[String]) {
         if let Some(path) = self.climb(path) {
             self.used.extend(path.first().cloned());
@@ -214,7 +214,7 @@ impl Uses {
     }
 }
 
-/// The leaves of a tree of names: as what each is known, and its path.
+/// The leaves of a tree of names: the name by which each is known, and its path.
 fn leaves(before: &[String], tree: &syn::UseTree) -> Vec<(String, Vec<String>)> {
     let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
     match tree {
@@ -259,7 +259,7 @@ impl<'ast> Visit<'ast> for Uses {
         visit::visit_path(self, path);
     }
 
-    /// From where something can be seen is no use of that module.
+    /// Restricting visibility to a module does not use that module.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
     fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
@@ -326,8 +326,8 @@ fn every_module_uses_only_what_lies_below_it() {
     assert!(violations.is_empty(), "{violations:#?}");
 }
 
-/// Which files each of these files uses, by their modules, as far as the two are peers. What is re-exported counts as used
-/// where it is defined.
+/// Which files each of these files uses, by their modules, as far as the two are peers. A re-exported item counts as
+/// used where it is defined.
 fn uses_among_peers(
     sources: &[Source],
     are_peers: fn(&[String], &[String]) -> bool,
@@ -364,7 +364,7 @@ fn uses_among_peers(
         .collect()
 }
 
-/// The sets of files that use one another, however far around.
+/// The sets of files that use one another, directly or through others.
 fn circles(uses: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>) -> BTreeSet<Vec<String>> {
     let reached_from = |start: &Vec<String>| {
         let mut reached = BTreeSet::new();
@@ -430,7 +430,7 @@ fn every_directory_of_the_engine_uses_only_those_below_it() {
 
 #[test]
 fn files_use_one_another_in_no_circle() {
-    // The ranks of the library keep circles out between modules of its root.
+    // The ranks of the library already prevent circles between modules of its root.
     let of_one_rank: fn(&[String], &[String]) -> bool = |one, other| one.first() == other.first();
     for (directory, are_peers) in [
         ("src", of_one_rank),
@@ -475,7 +475,7 @@ fn list_files(directory: &Path, paths: &mut Vec<PathBuf>) {
     }
 }
 
-/// A mapping may be read-only, where Rust promises of relaxed loads alone that they work.
+/// A mapping may be read-only, for which Rust only promises that relaxed loads work.
 #[test]
 fn words_of_a_segment_are_loaded_relaxed_whatever_fence_follows() {
     for source in sources() {
@@ -560,7 +560,7 @@ fn note_long_files(directory: &Path, too_long: &mut Vec<String>) {
     }
 }
 
-/// The test of the test: what it is to find, it finds.
+/// The test of the test: it finds what it is meant to find.
 #[test]
 fn uses_are_found_however_they_are_written() {
     let text = "

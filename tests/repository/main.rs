@@ -1,4 +1,5 @@
-//! The repository itself, read from its sources: layers, unsafe code, dependencies, public names and types, and what documents say.
+//! The repository itself, checked from its sources: layers, unsafe code, dependencies, public names and types, and what
+//! the documents say.
 
 mod auto_traits;
 mod dependencies;

@@ -1,11 +1,11 @@
-//! Enums and structs with public fields can be extended: other crates may not match or build them whole. Errors print their
-//! message in every form.
+//! Enums and structs with public fields can be extended: other crates cannot match or build them exhaustively. Errors
+//! print their message in every form.
 
 use syn::{Attribute, Fields, Item, Visibility};
 
 use crate::layers::{Source, sources_of};
 
-/// What nothing can be added to: see docs/api-guidelines.md.
+/// Types to which nothing can be added: see docs/api-guidelines.md.
 const COMPLETE: [&str; 9] = [
     "Outcome",
     "ReserveOutcome",
@@ -24,7 +24,7 @@ fn is_extensible(attributes: &[Attribute]) -> bool {
         .any(|attribute| attribute.path().is_ident("non_exhaustive"))
 }
 
-/// The name of an item that other crates could match or build whole.
+/// The name of an item that other crates could match or build exhaustively.
 fn exhaustive(item: &Item) -> Option<String> {
     let is_public = |visibility: &Visibility| matches!(visibility, Visibility::Public(_));
     match item {

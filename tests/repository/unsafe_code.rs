@@ -1,8 +1,8 @@
-//! Unsafe code, read from the sources of all packages: every file that has any opts in as a whole, and says why or is on
-//! the audit list of its package.
+//! Unsafe code, found in the sources of all packages: every file that has any opts in as a whole, and either states a
+//! reason or is on the audit list of its package.
 //!
-//! The compiler refuses unsafe code elsewhere. This is for what the compiler accepts: an exception for a module that
-//! holds for the files below it, one on an item in the middle of a file, one that is not needed any more.
+//! The compiler refuses unsafe code elsewhere. This test is for what the compiler accepts: an exception for a module
+//! that extends to the files below it, one on an item in the middle of a file, one that is no longer needed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-/// The lists of what is shipped, in the documentation of a module: the directory that they are about, and the file.
+/// The lists of what is shipped, in the documentation of a module: the directory that each is about, and the file.
 const AUDIT_LISTS: &[(&str, &str)] = &[
     ("src", "src/shm/mod.rs"),
     ("python/src", "python/src/lib.rs"),
@@ -24,10 +24,10 @@ const OUTSIDE_THE_WORKSPACE: &str = "fuzz";
 
 const LINT: &str = "unsafe_code";
 
-/// Macros of other crates that expand to unsafe code, about which the compiler's lint is silent.
+/// Macros of other crates that expand to unsafe code, which the compiler's lint does not report.
 const EXPAND_TO_UNSAFE_CODE: &[&str] = &["probe", "probe_lazy"];
 
-/// Where acquire loads are of memory of the process alone.
+/// Where acquire loads only read the process's own memory.
 const LOADS_OF_OWN_MEMORY: &[&str] = &[
     "src/api/pool/pool_strategy.rs",
     "src/engine/shard/batches.rs",
@@ -46,7 +46,7 @@ struct Findings {
     /// It opts in, in the attributes of the file.
     opts_in: bool,
     states_a_reason: bool,
-    /// Opts in on less than a file, or where it cannot be seen what for.
+    /// Opts in for less than a file, or where the reason cannot be seen.
     other_exceptions: usize,
 }
 
@@ -112,14 +112,14 @@ impl<'ast> Visit<'ast> for Findings {
     }
 }
 
-/// Whether an attribute says anything of the lint but that it is to be denied.
+/// Whether an attribute does anything with the lint other than denying it.
 fn is_exception(attribute: &syn::Attribute) -> bool {
     let path = attribute.path();
     let is_denial = path.is_ident("deny") || path.is_ident("forbid");
     !is_denial && words(attribute).any(|word| word == LINT)
 }
 
-/// All identifiers and keywords of an attribute. What is in strings is none.
+/// All identifiers and keywords of an attribute, except for those in strings.
 fn words(attribute: &syn::Attribute) -> impl Iterator<Item = String> {
     let of_path = attribute.path().segments.iter();
     let of_list = match &attribute.meta {
@@ -141,7 +141,7 @@ fn words_of(tokens: TokenStream) -> Vec<String> {
     words
 }
 
-/// The names that an exclamation mark follows.
+/// The names before an exclamation mark.
 fn calls_of(tokens: TokenStream) -> Vec<String> {
     let mut calls = Vec::new();
     let mut before = None;
@@ -180,7 +180,7 @@ fn packages() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Every source of every package, by its path from the root.
+/// Every source file of every package, by its path from the root.
 fn sources() -> Vec<PathBuf> {
     let mut sources = BTreeSet::new();
     for package in packages() {
@@ -203,7 +203,7 @@ fn collect(directory: &Path, sources: &mut BTreeSet<PathBuf>) {
     }
 }
 
-/// What was found in every source of every package.
+/// What was found in every source file of every package.
 static FINDINGS: LazyLock<Vec<(PathBuf, Findings)>> = LazyLock::new(|| {
     let found = sources().into_iter().map(|path| {
         let text = fs::read_to_string(root().join(&path)).expect("a source");
@@ -269,8 +269,8 @@ fn what_opts_in_is_on_the_audit_list_of_its_package_or_states_a_reason() {
     }
 }
 
-/// Rust promises only of relaxed loads that they work in a mapping without write permission. The library has `load_acquire`
-/// for the rest.
+/// In a mapping without write permission, Rust only promises that relaxed loads work. For the rest, the library has
+/// `load_acquire`.
 #[test]
 fn what_may_be_mapped_read_only_is_loaded_relaxed() {
     let has_other_loads = |path: &PathBuf| {
@@ -287,7 +287,7 @@ fn what_may_be_mapped_read_only_is_loaded_relaxed() {
     assert_eq!(found, known, "these are to load memory of the process alone");
 }
 
-/// The test of the test: what it is to find, it finds, however it is written.
+/// The test of the test: it finds what it is meant to find, however it is written.
 #[test]
 fn exceptions_and_unsafe_code_are_found_however_they_are_written() {
     for exception in [

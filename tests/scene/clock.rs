@@ -55,7 +55,7 @@ impl Scene {
         self.segment.sets().next().expect("declared")
     }
 
-    /// Another attachment of the same file, as another process has it.
+    /// Another attachment to the same file, as another process would have it.
     pub fn other(&self) -> Segment {
         let options = OpenOptions::new().virtual_clock(&self.clock);
         options.open(self.path()).expect("the same")
@@ -75,7 +75,7 @@ pub fn boot_time() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).expect("a clock").into()
 }
 
-/// A file of a database whose zone goes by one rule at all times.
+/// A file of a time zone database whose zone follows one rule at all times.
 pub fn tzif(rule: &str) -> Vec<u8> {
     let header = |times: u32| {
         let mut header = b"TZif2".to_vec();
@@ -99,7 +99,7 @@ pub fn tzif(rule: &str) -> Vec<u8> {
     .concat()
 }
 
-/// A zone that other processes know from the segment only.
+/// A zone that other processes only know from the segment.
 pub fn time_zone(rule: &str, version: Option<&str>) -> TimeZone {
     TimeZone::from_tzif("Test/Pacific", &tzif(rule), version).expect("a zone")
 }

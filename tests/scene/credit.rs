@@ -1,4 +1,4 @@
-//! Sets with a limit from which processes draw batches, and what is asked about them.
+//! Sets with a limit from which processes draw batches, and questions about them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,12 @@ pub const LONG: Duration = Duration::from_secs(3600 * 24 * 365);
 
 pub const REFUNDING: [Algorithm; 3] = [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket];
 
-/// That many calls from the first one on, whatever the date is.
+/// This many calls from the first one on, whatever the date is.
 pub fn calls(capacity: u64, algorithm: Algorithm) -> Limit {
     from_first_use(Limit::calls("calls", capacity, LONG), algorithm)
 }
 
-/// A fixed window of the clock could end in the middle of a test.
+/// A fixed window aligned to the clock could end in the middle of a test.
 pub fn from_first_use(limit: Limit, algorithm: Algorithm) -> Limit {
     let limit = limit.algorithm(algorithm);
     match algorithm {
@@ -43,7 +43,7 @@ pub fn check(set: &LimitSet, cost: u64) -> bool {
     request.check().expect("works").is_admitted()
 }
 
-/// Takes one, two and three by turns until not even one is left, and counts what it took.
+/// Takes one, two and three in turn until not even one is left, and counts what it took.
 pub fn spend_all(set: &LimitSet, spent: &AtomicU64) {
     for cost in (1..4).cycle() {
         if check(set, cost) {

@@ -3,10 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::{mem, thread};
 
-/// What the program's code panics with.
+/// The payload with which the program's code panics.
 pub struct Expected;
 
-/// The same, and it panics once more when it is dropped.
+/// The same, except that it panics once more when it is dropped.
 pub struct PanicsAgain;
 
 impl Drop for PanicsAgain {
@@ -17,7 +17,7 @@ impl Drop for PanicsAgain {
     }
 }
 
-/// Runs what may panic, and returns whether it did. Any other panic is a fault of the test.
+/// Runs code that may panic, and returns whether it did. Any other panic fails the test.
 pub fn panics(body: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(()) => false,

@@ -1,4 +1,4 @@
-//! What processes hold for certain, known without the library.
+//! What processes certainly hold, known independently of the library.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::clock::boot_time;
 use super::process::SharedWords;
 
-/// What each of some processes holds of each of some pools: a lower bound at any moment, if a permit is noted after it
-/// was admitted, and taken off before it is given back.
+/// What each of several processes holds of each of several pools: a lower bound at any moment, if a permit is noted
+/// after it was admitted, and removed before it is given back.
 #[derive(Debug)]
 pub struct Held {
     words: SharedWords,
@@ -18,7 +18,7 @@ pub struct Held {
 impl Held {
     /// The process is about to be killed: what it holds may be given back at any moment from now on.
     const REVOKED: u64 = 1 << 63;
-    /// Every change of a word adds this, so that a word which was changed and changed back differs.
+    /// Every change of a word adds this, so that a word that was changed and changed back differs.
     const VERSION: u64 = 1 << 16;
     const UNITS: u64 = Self::VERSION - 1;
 
@@ -49,8 +49,8 @@ impl Held {
             .fetch_add(Self::VERSION - units, Ordering::SeqCst);
     }
 
-    /// What the process holds and comes to hold of the pool is its own until that instant of the [boot-time clock](boot_time),
-    /// and not for certain from then on.
+    /// What the process holds, and comes to hold, of the pool is its own until this instant of the [boot-time
+    /// clock](boot_time), and not for certain from then on.
     pub fn lease_until(&self, pool: usize, process: usize, end: Duration) {
         let end = u64::try_from(end.as_nanos()).expect("in range");
         self.end(pool, process).store(end, Ordering::SeqCst);
@@ -63,7 +63,7 @@ impl Held {
         }
     }
 
-    /// The dead process's successor starts with nothing. The version only ever goes up.
+    /// The dead process's successor starts with nothing. The version only ever rises.
     pub fn restart(&self, process: usize) {
         for pool in 0..self.pools {
             self.end(pool, process).store(0, Ordering::SeqCst);
@@ -80,8 +80,8 @@ impl Held {
             .collect()
     }
 
-    /// What is held of each pool at one moment, if nothing changed while that was collected: two equal collections say what
-    /// was held between the two.
+    /// What is held of each pool at one moment, if nothing changed while that was collected: two equal collections tell
+    /// what was held between the two.
     pub fn at_one_moment(&self) -> Option<Vec<u64>> {
         let collected = self.collect();
         if collected != self.collect() {

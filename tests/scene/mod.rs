@@ -22,7 +22,7 @@ use shmlimit::{
 };
 use tempfile::TempDir;
 
-/// Each way in which a rate can be counted.
+/// Each algorithm that counts a rate.
 pub const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
@@ -32,7 +32,7 @@ pub const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::SlidingWindowCounter,
 ];
 
-/// What the locks of segments are in this run of the tests: `SHMLIMIT_TEST_LOCK`, and the default without it.
+/// The kind of lock that segments have in this run of the tests: `SHMLIMIT_TEST_LOCK`, or else the default.
 pub fn lock_kind() -> LockKind {
     match std::env::var("SHMLIMIT_TEST_LOCK") {
         Ok(word) => word.parse().expect("a kind of lock"),
@@ -40,7 +40,7 @@ pub fn lock_kind() -> LockKind {
     }
 }
 
-/// A declaration of no sets yet, of a segment with such locks.
+/// A declaration without sets, for a segment with such locks.
 pub fn declaration() -> Declaration {
     Declaration::new().lock(lock_kind())
 }
@@ -59,13 +59,13 @@ pub fn create_in(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
     (segment, set)
 }
 
-/// The permit of a request that is admitted.
+/// The permit of a request that must be admitted.
 #[track_caller]
 pub fn expect_permit<'a>(outcome: Result<Outcome<'a>, Error>) -> Permit<'a> {
     outcome.expect("a decision").into_result().expect("admitted")
 }
 
-/// The refusal of a request that is not.
+/// The refusal of a request that must be refused.
 #[track_caller]
 pub fn expect_refusal(outcome: Result<Outcome<'_>, Error>) -> Refusal {
     outcome.expect("a decision").into_result().expect_err("refused")
@@ -78,7 +78,7 @@ pub fn is_admitted(request: &Request<'_>, key: impl AsRef<[u8]>) -> bool {
     checked.expect("a decision").is_admitted()
 }
 
-/// What keeps a declaration from being applied, in words.
+/// Why a declaration cannot be applied, in words.
 #[track_caller]
 pub fn expect_differences(applied: Result<Vec<Difference>, Error>) -> String {
     match applied {
@@ -90,12 +90,12 @@ pub fn expect_differences(applied: Result<Vec<Difference>, Error>) -> String {
     }
 }
 
-/// What the first set is seen to be, without a lock.
+/// The first set, as it looks without a lock.
 pub fn first_set(segment: &Segment) -> SetSnapshot {
     segment.snapshot().expect("a copy").sets.swap_remove(0)
 }
 
-/// How many requests wait in the first set's queue, and were granted nothing yet.
+/// How many requests wait in the first set's queue and have not been granted anything yet.
 pub fn queued(segment: &Segment) -> usize {
     let tickets = first_set(segment).tickets;
     tickets.iter().filter(|ticket| !ticket.granted).count()

@@ -1,4 +1,4 @@
-//! File systems of a test's own, which no other process sees. Each runs in a process of its own.
+//! A test's own file systems, which no other process sees. Each test runs in a process of its own.
 #![allow(unsafe_code, reason = "mounts")]
 
 use std::ffi::{CStr, CString};
@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 use super::process::{TIMEOUT, in_own_process};
 
-/// Runs `body` with a file system of its own mounted, where that is permitted.
+/// Runs `body` with a file system of its own mounted, if that is permitted.
 pub fn on_file_system(test: &str, kind: &CStr, options: &CStr, body: impl FnOnce(&Path)) {
     in_own_process(test, TIMEOUT, |directory| {
         let target = directory.join("small");
@@ -20,20 +20,20 @@ pub fn on_file_system(test: &str, kind: &CStr, options: &CStr, body: impl FnOnce
     });
 }
 
-/// An overlay, as the files of a container are, and the directories that it is made of.
+/// An overlay, as for the files of a container, and the directories of which it is made.
 #[derive(Debug)]
 pub struct Overlay {
     /// What is mounted.
     pub merged: PathBuf,
-    /// What is in it without being written to.
+    /// What it contains without having been written to.
     pub lower: PathBuf,
-    /// Where what is written to it lies.
+    /// Where everything written to it lies.
     pub upper: PathBuf,
     /// A directory of the overlay, mounted elsewhere.
     pub bound: PathBuf,
 }
 
-/// Runs `body` with an overlay of its own, where that is permitted.
+/// Runs `body` with an overlay of its own, if that is permitted.
 pub fn on_overlay(test: &str, body: impl FnOnce(&Overlay)) {
     on_file_system(test, c"tmpfs", c"size=64m", |directory| {
         let below = |name: &str| {
@@ -63,7 +63,7 @@ pub fn on_overlay(test: &str, body: impl FnOnce(&Overlay)) {
     });
 }
 
-/// What is mounted from now on, only this process and its children see; false where that is not permitted.
+/// From now on, only this process and its children see what is mounted. Returns false if that is not permitted.
 fn unshare_mounts() -> bool {
     // SAFETY: no memory is involved; the process's other thread waits.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
@@ -81,7 +81,7 @@ fn is_mounted(outcome: Result<(), Errno>) -> bool {
         .is_ok()
 }
 
-/// mount(2). The directory is made where it is not there.
+/// mount(2). The directory is created if it does not exist.
 pub fn mount(
     source: Option<&Path>,
     target: &Path,

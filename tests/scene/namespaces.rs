@@ -1,4 +1,4 @@
-//! PID namespaces of a test's own, where a test may make them. Each runs in a process of its own.
+//! A test's own PID namespaces, if a test may make any. Each test runs in a process of its own.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -13,7 +13,7 @@ pub fn namespace() -> u64 {
     metadata.expect("a namespace").ino()
 }
 
-/// Whether this process may make one; says so where it may not.
+/// Whether this process may make one. Says so if it may not.
 pub fn has_namespaces() -> bool {
     let mut child = Child::fork(|| assert_eq!(unshare(CloneFlags::CLONE_NEWPID), Ok(())));
     let is_permitted = matches!(child.wait(), WaitStatus::Exited(_, 0));
@@ -23,8 +23,8 @@ pub fn has_namespaces() -> bool {
     is_permitted
 }
 
-/// Runs `body` in the first process of a new PID namespace: its process id is 1 in every one. The child that is answered is
-/// that one's parent, in the namespace of this process, and they die together.
+/// Runs `body` in the first process of a new PID namespace, where its process id is always 1. The child that is
+/// returned is that process's parent, in this process's namespace, and they die together.
 pub fn in_new_namespace(body: impl FnOnce()) -> Child {
     Child::fork(|| {
         // Only processes forked from now on are in the new namespace.

@@ -1,5 +1,5 @@
-//! Real processes for tests: a process of a test's own, forked children that cannot outlive it, and words that all
-//! of them share.
+//! Real processes for tests: a process of a test's own, forked children that cannot outlive it, and words that all of
+//! them share.
 #![allow(unsafe_code, reason = "forks, and shares words with its children")]
 // Each test file uses a part of it.
 #![allow(dead_code)]
@@ -29,9 +29,9 @@ const TEST: &str = "SHMLIMIT_TEST_PROCESS";
 const DIRECTORY: &str = "SHMLIMIT_TEST_DIRECTORY";
 
 /// Runs `body` in a process of its own: this test binary, started again for this one test. It may fork there, close
-/// descriptors and change namespaces; no other test runs beside it. `body` is given a directory that is removed when
-/// the process has ended, however it ended. A process that takes longer than `timeout` is killed, and whatever it
-/// forked with it.
+/// descriptors and change namespaces; no other test runs next to it. `body` is given a directory that is removed when
+/// the process has ended, however it ended. A process that takes longer than `timeout` is killed, together with
+/// whatever it forked.
 pub fn in_own_process(test: &str, timeout: Duration, body: impl FnOnce(&Path)) {
     if std::env::var(TEST).is_ok_and(|name| name == test) {
         nix::unistd::alarm::set(u32::try_from(timeout.as_secs()).expect("a timeout in range"));
@@ -54,7 +54,7 @@ pub fn in_own_process(test: &str, timeout: Duration, body: impl FnOnce(&Path)) {
     unsafe {
         command.pre_exec(|| {
             set_pdeathsig(Signal::SIGKILL)?;
-            // The alarm must end it also where the tests were started with the signal ignored.
+            // The alarm must end it even if the tests were started with the signal ignored.
             let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
             sigaction(Signal::SIGALRM, &default)?;
             Ok(())
@@ -125,13 +125,13 @@ impl Child {
         status
     }
 
-    /// Waits until the child has ended, which it must have done without a panic.
+    /// Waits until the child has ended, which it must do without a panic.
     pub fn succeed(mut self) {
         let status = self.wait();
         assert_eq!(status, WaitStatus::Exited(self.pid, 0), "the child failed");
     }
 
-    /// Whether the child has ended by now. It is to be waited for all the same.
+    /// Whether the child has ended by now. It still has to be waited for.
     pub fn has_ended(&self) -> bool {
         let looking = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let status = waitid(Id::Pid(self.pid), looking).expect("a child of this process");

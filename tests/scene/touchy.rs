@@ -1,4 +1,4 @@
-//! A program each of whose functions may panic, one at a time.
+//! A program in which each function may panic, one at a time.
 
 use std::cell::Cell;
 use std::panic::panic_any;
@@ -11,13 +11,13 @@ use tempfile::TempDir;
 use super::expected_panics::{Expected, panics};
 
 thread_local! {
-    /// How many more functions of the program go well in this thread before one panics; without a number, all do.
+    /// How many more functions of the program succeed in this thread before one panics; `None` if all do.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Stands at the beginning of each function of the program.
+/// Called at the beginning of each function of the program.
 pub fn users_code() {
-    // A panic while another unwinds would end the process.
+    // A panic during unwinding would end the process.
     match LEFT.get().filter(|_| !thread::panicking()) {
         Some(0) => {
             LEFT.set(None);

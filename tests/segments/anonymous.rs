@@ -64,7 +64,7 @@ fn each_is_one_of_its_own() {
 
 #[test]
 fn what_asks_whether_the_file_is_still_there_never_calls_it_removed() {
-    // Looked for at most once a second, by the time that passes for the segment.
+    // Checked at most once a second, by the segment's clock.
     let segment = Segment::anonymous(&places(1)).expect("a segment");
     let set = segment.set("set").expect("declared");
     let started = std::time::Instant::now();
@@ -88,7 +88,7 @@ fn forked_children_share_it_and_what_they_held_comes_back_when_they_are_killed()
             let child = Child::fork(|| {
                 let _held = expect_permit(set.request().try_acquire());
                 drop(expect_refusal(set.request().try_acquire()));
-                // Its own children join as well.
+                // Its own children join, too.
                 Child::fork(|| drop(expect_refusal(set.request().try_acquire()))).succeed();
                 loop {
                     std::thread::park();
@@ -124,7 +124,7 @@ fn a_child_outlives_the_parent_that_made_it() {
                     fs::write(&done, "").expect("writes");
                 });
                 eventually("the child would survive", || ready.exists());
-                // It is left to run.
+                // It is left running.
                 std::mem::forget(child);
             })
             .succeed();

@@ -1,4 +1,4 @@
-//! Checkpoints: what a segment that was in memory has counted is there again after a reboot, whatever was killed or torn.
+//! Checkpoints: what a segment in memory has counted is there again after a reboot, whatever was killed or torn.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -19,19 +19,19 @@ use shmlimit::{
 };
 use siphasher::sip::SipHasher13;
 
-/// So long that a test sees next to nothing replenished, and half of it in nanoseconds.
+/// So long that next to nothing is replenished during a test, with half of it in nanoseconds.
 const WINDOW: Duration = Duration::from_secs(3_600_000);
 const HALF_A_WINDOW: u64 = 1_800_000_000_000_000;
 const CALLS: u64 = 100_000;
 
-/// More than what replenishes of the calls while a test runs.
+/// More calls than are replenished while a test runs.
 const SOME: u64 = 100;
 
-/// The bytes from the beginning of one head to that of the other, and to the first image: see the source.
+/// The bytes from the start of one head to the next, and to the first image: see the source.
 const HEAD: u64 = 4096;
 const IMAGES: u64 = 2 * HEAD;
 
-/// Of a head, of which the last is a sum of the others, and the one before it the wall clock.
+/// Words of a head. The last is a checksum of the others, and the one before it the wall clock.
 const HEAD_WORDS: usize = 9;
 
 fn declaration(kept: &Path) -> Declaration {
@@ -46,7 +46,7 @@ fn declaration(kept: &Path) -> Declaration {
         )
 }
 
-/// What one request takes, of which the two limits always have the same share.
+/// What one request takes. It is always the same share of both limits.
 fn take(segment: &Segment, calls: u64) {
     let api = segment.set("api").expect("declared");
     let request = api
@@ -57,7 +57,7 @@ fn take(segment: &Segment, calls: u64) {
     assert!(request.check().expect("works").is_admitted());
 }
 
-/// What is left of the calls, of which tokens are seven times as many.
+/// What is left of the calls. There are seven times as many tokens.
 fn left(segment: &Segment) -> u64 {
     let set = scene::first_set(segment);
     let left = |name: &str| {
@@ -68,7 +68,7 @@ fn left(segment: &Segment) -> u64 {
             .expect("declared");
         limit.remaining
     };
-    // Both replenish, the tokens in smaller steps: so they may be up to one call ahead.
+    // Both are replenished, the tokens in smaller steps, so they may be up to one call ahead.
     let (calls, tokens) = (left("calls"), left("tokens"));
     assert!(
         (7 * calls..7 * calls + 7).contains(&tokens),
@@ -77,7 +77,7 @@ fn left(segment: &Segment) -> u64 {
     calls
 }
 
-/// As a reboot does with what lies in memory.
+/// As a reboot does to what lies in memory.
 fn lose(path: &Path) {
     fs::remove_file(path).expect("it is there");
 }
@@ -120,7 +120,7 @@ fn the_time_that_passed_since_the_checkpoint_is_applied() {
         let (path, kept) = (directory.join("limits"), directory.join("kept"));
         let segment = Segment::open_or_create(&path, &declaration(&kept)).expect("a segment");
         take(&segment, CALLS);
-        // As if it had been another boot, and the machine had been off for half of the window.
+        // As if it had been another boot, after the machine was off for half of the window.
         RawSegment::open(&path).set_another_boot();
         assert!(segment.checkpoint(&kept).expect("written"));
         let file = OpenOptions::new()
@@ -133,7 +133,7 @@ fn the_time_that_passed_since_the_checkpoint_is_applied() {
         let (words, checksum) = head.split_at_mut((HEAD_WORDS - 1) * 8);
         let taken_utc = words.last_chunk_mut::<8>().expect("words");
         let now = u64::from_ne_bytes(*taken_utc);
-        // A clock without a battery starts with 1970, before which no checkpoint was taken.
+        // A clock without a battery starts with 1970, before any checkpoint was taken.
         let off = HALF_A_WINDOW.min(now / 2);
         *taken_utc = (now - off).to_ne_bytes();
         checksum.copy_from_slice(&SipHasher13::new().hash(words).to_ne_bytes());
@@ -174,7 +174,7 @@ fn a_torn_checkpoint_leaves_the_one_before_it_and_two_torn_ones_leave_a_new_segm
         assert!((CALLS / 2..CALLS / 2 + SOME).contains(&restored()));
         tear(8);
         assert_eq!(restored(), CALLS);
-        // The slots are written to again, as if there had never been a checkpoint.
+        // The slots are written again, as if there had never been a checkpoint.
         let segment = Segment::open(&path).expect("opens");
         take(&segment, CALLS / 2);
         assert!(segment.checkpoint(&kept).expect("written"));
@@ -185,7 +185,7 @@ fn a_torn_checkpoint_leaves_the_one_before_it_and_two_torn_ones_leave_a_new_segm
     });
 }
 
-/// As a loss of power may do: what the header says does not fit its checksum any more.
+/// As a loss of power may do: what the header says no longer matches its checksum.
 fn damage(path: &Path) {
     let file = OpenOptions::new().write(true).open(path).expect("a segment");
     file.write_all_at(&[0xa5; 8], 112).expect("written");
@@ -206,7 +206,7 @@ fn a_damaged_segment_gives_way_to_its_checkpoint_unless_there_is_none_or_a_proce
             );
             assert!(fs::read(&path).expect("a file") == before, "it is as it was");
         };
-        // In children, from which none inherits the file.
+        // In children, so that none inherits the file from another.
         Child::fork(|| take(&open().expect("a segment"), CALLS / 2)).succeed();
         let _ = fs::remove_file(&kept);
         damage(&path);
@@ -217,7 +217,7 @@ fn a_damaged_segment_gives_way_to_its_checkpoint_unless_there_is_none_or_a_proce
             let segment = open().expect("a segment");
             take(&segment, CALLS / 2);
             assert!(segment.checkpoint(&kept).expect("written"));
-            // What is in use is not replaced, however damaged it is: what is held of it counts for those who use it.
+            // A segment in use is not replaced, however damaged it is: what is held of it counts for those who use it.
             damage(&path);
             Child::fork(refuses).succeed();
         })
@@ -256,7 +256,7 @@ fn writers_that_are_killed_leave_a_whole_checkpoint_no_older_than_the_last_that_
         let (path, kept) = (directory.join("limits"), directory.join("kept"));
         let elsewhere = directory.join("restored");
         let segment = Segment::open_or_create(&path, &declaration(&kept)).expect("a segment");
-        // Calls taken by the beginning of the last checkpoint that was ended, and checkpoints ended.
+        // Calls taken when the last completed checkpoint was begun, and the number of completed checkpoints.
         let words = SharedWords::new(2);
         let mut dice = Rng::with_seed(0x5eed);
         for _ in 0..ROUNDS {
@@ -286,7 +286,7 @@ fn writers_that_are_killed_leave_a_whole_checkpoint_no_older_than_the_last_that_
             drop(restored);
             lose(&elsewhere);
         }
-        // Nor does the lock of a dead writer stay, or anything that it was making.
+        // Neither the lock of a dead writer stays, nor anything that it was making.
         assert!(segment.checkpoint(&kept).expect("written"));
         let names = fs::read_dir(directory).expect("a directory").count();
         assert_eq!(names, 2, "a writer left something behind");
@@ -314,7 +314,7 @@ fn a_checkpoint_taken_amid_requests_has_each_of_them_as_a_whole_or_not_at_all() 
         for _ in 0..30 {
             assert!(segment.checkpoint(&kept).expect("written"));
             let restored = Segment::open_or_create(&elsewhere, &declaration(&kept)).expect("restored");
-            // That both limits agree is looked at there.
+            // It is checked there that both limits agree.
             assert!(left(&restored) < CALLS);
             drop(restored);
             lose(&elsewhere);
@@ -358,7 +358,7 @@ fn a_thread_takes_them_as_declared_in_the_process_that_opened_and_in_a_child_tha
         let before = written();
         eventually("the child takes them", || written() > before);
         ended.store(1, Ordering::Release);
-        // Never over a segment that is there.
+        // Never over an existing segment.
         let segment = Segment::open_or_create(&path, &each_second(&kept)).expect("opens");
         assert_eq!(segment.snapshot().expect("a copy").cold_starts, 0);
         assert!(segment.checkpoint_failure().is_none());
@@ -373,7 +373,7 @@ fn a_child_that_was_forked_while_the_file_was_made_keeps_no_process_from_writing
         let (path, kept) = (directory.join("limits"), directory.join("kept"));
         let segment = Segment::open_or_create(&path, &declaration(&kept)).expect("a segment");
         assert!(segment.checkpoint(&kept).expect("written"));
-        // What such a child has: the description of the file, with the lock that a file under construction has.
+        // What such a child has: the file description with the lock of a file under construction.
         let inherited = OpenOptions::new().read(true).write(true).open(&kept);
         let inherited = inherited.expect("a checkpoint");
         let lock = nix::libc::flock {

@@ -1,4 +1,4 @@
-//! Files of another boot, and copies: locks and holders are void, limits go on.
+//! Files of another boot, and copies: locks and holders are void, limits continue.
 #![allow(unsafe_code, reason = "makes a thread leave its robust locks")]
 
 use std::fs;
@@ -39,7 +39,7 @@ fn create(path: &Path) -> Segment {
     Segment::create(path, &declaration()).expect("a segment")
 }
 
-/// With the locks of which the kernel says that their owner died, for processes of one PID namespace.
+/// With locks whose owner's death the kernel reports, for processes of one PID namespace.
 fn create_with_mutexes(path: &Path) -> Segment {
     Segment::create(path, &declaration_with(LockKind::RobustMutex)).expect("a segment")
 }
@@ -134,7 +134,7 @@ fn a_lock_of_another_boot_is_void_although_a_thread_of_that_number_lives() {
         let path = directory.join("limits");
         drop(create_with_mutexes(&path));
         let words = SharedWords::new(1);
-        // It is not attached: as far as any process can tell, its number in the lock is that of another boot's thread.
+        // It is not attached: as far as anybody can tell, its number in the lock belongs to a thread of another boot.
         let _thread_of_that_number = Child::fork(|| {
             let lock = RawSegment::open(&path).lock();
             lock.take();
@@ -163,7 +163,7 @@ fn a_holder_of_another_boot_is_void_although_a_process_of_that_number_lives() {
         })
         .wait();
         let raw = RawSegment::open(&path);
-        // As far as any process can tell, the holder is this very process.
+        // As far as anybody can tell, the holder is this very process.
         let probe = Segment::create(directory.join("probe"), &declaration()).expect("a segment");
         let own = RawSegment::open(probe.path());
         for position in [participant::PID, participant::START_TIME] {
@@ -216,7 +216,7 @@ fn a_copy_is_a_segment_of_its_own() {
         for _ in 0..4 {
             assert!(calls.request().try_acquire().expect("works").is_admitted());
         }
-        // The holder of what the copy says is held is this very process.
+        // According to the copy, this very process holds it.
         fs::copy(&path, &copy_path).expect("a copy");
         let copy = Segment::open(&copy_path).expect("starts cold");
         assert_eq!(cold_starts(&copy), 1);
@@ -298,7 +298,7 @@ fn a_cold_start_within_a_boot_keeps_the_clock() {
         assert_eq!(cold_starts(&segment), 1);
         assert_eq!(use_up(&segment), 0);
         drop(segment);
-        // Also where a cold start before was cut short.
+        // The same if an earlier cold start was interrupted.
         raw.set_word(header::BOOT_ID, 0);
         let segment = Segment::open(&path).expect("starts cold");
         assert_eq!(cold_starts(&segment), 2);
@@ -306,8 +306,8 @@ fn a_cold_start_within_a_boot_keeps_the_clock() {
     });
 }
 
-/// Kills the calling process with the lock of the first set, so that the kernel does not mark the lock: as a process
-/// made by a bare clone leaves it, which has no list of its robust locks.
+/// Kills the calling process with the lock of the first set, so that the kernel does not mark the lock: like a process
+/// made by a bare clone, which has no list of its robust locks.
 fn die_with_the_lock_unmarked(path: &Path) -> ! {
     let lock = RawSegment::open(path).lock();
     // Before the list is replaced: musl registers its own when a thread takes its first robust lock.
@@ -333,7 +333,7 @@ fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
             let options = shmlimit::OpenOptions::new().lock_timeout(Duration::from_millis(10));
             options.open(&path).expect("opens")
         };
-        // As long as a process is attached, no process knows that it will not release the lock.
+        // As long as a process is attached, nobody knows that it will not release the lock.
         let is_stuck = |segment: &Segment| {
             let slots = segment.set("slots").expect("declared");
             matches!(

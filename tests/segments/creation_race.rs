@@ -169,7 +169,7 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
     let test = "creation_race::what_killed_creators_leave_is_gone_after_the_next_creation";
     in_own_process(test, 5 * TIMEOUT, |directory| {
         let path = directory.join("limits");
-        // Another segment's name must not lead to a segment's constructions.
+        // The name of another segment must not lead to this segment's constructions.
         let neighbour = directory.join("limits.2");
         drop(Segment::create(&neighbour, &declaration()).expect("a segment"));
         let words = SharedWords::new(1);
@@ -185,7 +185,7 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
                 }
             });
             eventually("the child creates", || words[0].load(Ordering::SeqCst) > before);
-            // Not to synchronise: to end at any moment of a creation.
+            // Not for synchronisation: to end at any moment of a creation.
             std::thread::sleep(Duration::from_micros(dice.u64(..300)));
             child.kill();
             let unfinished = names_in(directory).iter().any(|name| name.starts_with('.'));
@@ -230,7 +230,7 @@ fn a_process_that_opens_while_others_create_and_remove_sees_a_whole_segment_or_n
                     let admitted: Result<Vec<bool>, Error> = asked.map(|it| Ok(it?.is_admitted())).collect();
                     match admitted {
                         Ok(admitted) => assert!(admitted.contains(&false), "more than there is"),
-                        // Deleted since, which is noticed.
+                        // Deleted since, which must be noticed.
                         Err(Error::Segment(SegmentError::Removed { .. })) => {}
                         Err(error) => panic!("{error}"),
                     }
@@ -248,7 +248,7 @@ fn a_process_that_opens_while_others_create_and_remove_sees_a_whole_segment_or_n
 #[test]
 fn a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id() {
     let test = "creation_race::a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id";
-    // Where no other test forks: a child has all descriptors, and the lock with them, until it execs.
+    // In a process in which no other test forks: a child has all descriptors, and the lock with them, until it execs.
     in_own_process(test, TIMEOUT, check_construction_files);
 }
 

@@ -1,4 +1,4 @@
-//! Files that are no usable segment: an exact error each, and not one byte changed.
+//! Files that are not usable segments: each gives an exact error, and not a byte is changed.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn declaration() -> Declaration {
     )
 }
 
-/// A segment that no process is attached to, in a directory of its own.
+/// A segment to which no process is attached, in a directory of its own.
 struct Specimen {
     _directory: tempfile::TempDir,
     path: PathBuf,
@@ -52,7 +52,7 @@ impl Specimen {
         fs::metadata(&self.path).expect("a file").len()
     }
 
-    /// Every way to open the file, and a copy of it, answers an error that `is_right` accepts, and changes nothing.
+    /// Every way to open the file, or a copy of it, returns an error that `is_right` accepts, and changes nothing.
     fn check(&self, case: &str, is_right: impl Fn(&Error, &Path) -> bool) {
         let copy = self.path.with_extension("copy");
         fs::copy(&self.path, &copy).expect("a copy");
@@ -116,7 +116,7 @@ fn a_truncated_file_names_both_sizes_wherever_it_was_cut() {
     for size in sizes.into_iter().rev() {
         file.set_len(size).expect("shorter");
         if size < 8 {
-            // Too little to tell what it was.
+            // Too short to tell what it was.
             specimen.check(&format!("{size} bytes"), |error, _| {
                 matches!(error, Error::Open(OpenError::NotASegment { .. }))
             });
@@ -179,7 +179,7 @@ fn a_foreign_file_is_no_segment() {
     }
 }
 
-/// A creation that never came to an end shows everything but the magic number.
+/// An interrupted creation has everything but the magic number.
 #[test]
 fn a_file_without_its_magic_number_is_no_segment() {
     let specimen = Specimen::new();
@@ -202,7 +202,7 @@ fn another_build_is_told_what_differs() {
         (header::HEADER_SIZE, "header size"),
     ] {
         for change in [1, 0xffff_0000_0000_0000] {
-            // Whose the C library is matters where its mutexes are.
+            // It matters which C library it is if the locks are its mutexes.
             let specimen = if word == header::C_LIBRARY {
                 Specimen::of(&declaration().lock(LockKind::RobustMutex))
             } else {
@@ -417,7 +417,7 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
         let key = format!("key-{number}");
         assert!(is_admitted(&api.request(), key));
     }
-    // A row far from all that any process does: a tag without a key.
+    // A row far from everything that any process uses: a tag without a key.
     let raw = RawSegment::open(&path);
     let tags = raw.tags();
     let unused = (0..).find(|word| raw.word(tags + word) == 0).expect("room");
@@ -428,7 +428,7 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
     assert!(is_admitted(&api.request(), "key-7"));
     assert_eq!((counts().recoveries, counts().rebuilds), (1, 0));
 
-    // The process that asks for it has all of it looked at.
+    // The process that asks for it has everything checked.
     segment.recover().expect("works");
     assert_eq!((counts().recoveries, counts().rebuilds), (1, 1));
     assert_eq!(raw.word(tags + unused), 0);
@@ -461,7 +461,7 @@ fn a_list_of_free_holds_that_runs_in_a_circle_or_names_a_hold_in_use_is_made_aga
                 "named by their indexes plus one"
             );
             let next = if of_one_in_use { 1 } else { first };
-            // In the place of the second: as many are in the list as are free.
+            // In place of the second: the list has as many as are free.
             raw.set_word(
                 raw.hold_word(if of_one_in_use { first } else { last } - 1, hold::NEXT),
                 next,

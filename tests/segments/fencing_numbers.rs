@@ -1,5 +1,5 @@
-//! Fencing numbers over the lives of a segment: whoever has an older permit has a smaller number, also where the file that it was
-//! of is gone.
+//! Fencing numbers over the lives of a segment: an older permit has a smaller number, even if the file from which it
+//! was taken is gone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::scene::expect_permit;
 use shmlimit::declare::{Checkpoint, OnMismatch};
 use shmlimit::{Declaration, Limit, OpenOptions, Removal, Segment, SetDeclaration};
 
-/// JSON has whole numbers exactly below.
+/// JSON represents whole numbers below this exactly.
 const JSON: u64 = 1 << 53;
 
 struct Place {
@@ -58,7 +58,7 @@ fn numbers(segment: &Segment) -> Vec<u64> {
     permits.iter().map(number).collect()
 }
 
-/// A way in which a segment comes to begin another life.
+/// A way in which a segment begins another life.
 type Rebirth = fn(&Place);
 
 const REBIRTHS: &[(&str, Rebirth)] = &[
@@ -110,7 +110,7 @@ fn numbers_rise_over_every_way_in_which_a_segment_begins_another_life() {
         let first = numbers(&segment);
         assert!(u128::from(first[0]) <= since_the_epoch.as_micros() + 1_000_000);
         segment.checkpoint(place.kept()).expect("a checkpoint");
-        // More than the checkpoint knows of.
+        // More than the checkpoint knows about.
         let mut former = first;
         for _ in 0..100 {
             let next = numbers(&segment);

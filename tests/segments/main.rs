@@ -1,4 +1,4 @@
-//! The file of a segment: how it is made, found, attached, damaged, copied and removed.
+//! The file of a segment: how it is created, found, attached, damaged, copied and removed.
 
 mod anonymous;
 mod attachments;

@@ -1,4 +1,4 @@
-//! What a look without the lock takes for a standstill.
+//! What looks like a standstill without the lock.
 
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{Limit, SetDeclaration};

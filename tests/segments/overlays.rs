@@ -54,7 +54,7 @@ fn nothing_is_created_there_and_no_file_is_left() {
             assert_refused(Segment::open_or_create(&path, &declaration(1)), &path);
             assert_eq!(names_in(directory), [""; 0]);
         }
-        // What the overlay lies on is a file system as any.
+        // The overlay lies on a file system like any other.
         Segment::create(overlay.upper.join("limits"), &declaration(1)).expect("on tmpfs");
     });
 }
@@ -73,14 +73,14 @@ fn nothing_is_restored_there_from_a_checkpoint() {
             assert_refused(Segment::open_or_create(&path, &with_checkpoint), &path);
             assert_refused(Segment::create(&path, &with_checkpoint), &path);
             assert_eq!(names_in(directory), [""; 0]);
-            // Nor is a damaged one replaced, which a process may use.
+            // A damaged one is not replaced either, because a process may use it.
             fs::copy(&source, &path).expect("a copy");
             RawSegment::open(&path).set_word(header::SETS, u64::MAX);
             assert_refused(Segment::open_or_create(&path, &with_checkpoint), &path);
             assert_eq!(names_in(directory), ["limits"]);
             fs::remove_file(&path).expect("removed");
         }
-        // The checkpoint may lie there: no lock of it outlives its descriptor.
+        // The checkpoint may lie there: no lock on it has to outlive its descriptor.
         assert!(segment.checkpoint(overlay.merged.join("kept")).expect("written"));
     });
 }
@@ -105,7 +105,7 @@ fn what_is_copied_there_is_neither_opened_nor_replaced_nor_removed_without_force
             assert_refused(OpenOptions::new().remove(&path, Removal::Unused), &path);
             assert_eq!(fs::metadata(&path).expect("there").ino(), inode);
 
-            // Looking is possible; who lives is what the process table says.
+            // Looking is possible; the process table says who lives.
             let reader = SegmentReader::open(&path).expect("readable");
             let participants = reader.snapshot().expect("a copy").participants;
             assert!(participants.iter().all(|it| it.alive), "{participants:?}");

@@ -32,7 +32,7 @@ fn create(path: &Path) {
     drop(Segment::create(path, &declaration()).expect("a segment"));
 }
 
-/// No way to open leads to what is at the path, and none of them changes or waits for it.
+/// No way to open follows what is at the path, and none changes it or waits for it.
 fn check_untrusted(path: &Path, why: &str) {
     for attempt in [
         Segment::open(path).map(drop),
@@ -67,7 +67,7 @@ fn a_symbolic_link_is_not_followed() {
         Err(Error::Open(OpenError::Untrusted { .. }))
     ));
     drop(Segment::open(&path).expect("the file itself"));
-    // Nor is one that leads nowhere, to create what it names.
+    // Nor does one that leads nowhere, to create what it names.
     let (nowhere, dangling) = (
         directory.path().join("nowhere"),
         directory.path().join("dangling"),
@@ -130,7 +130,7 @@ fn the_mode_is_0600_or_what_was_asked_for_whatever_the_umask() {
     }
 }
 
-/// The user `no process`, where this process may act for others.
+/// The user `nobody`, if this process may act for others.
 fn stranger() -> Option<Uid> {
     let nobody = User::from_name("nobody").ok().flatten()?.uid;
     if geteuid().is_root() {
@@ -153,7 +153,7 @@ fn a_strangers_file_in_a_directory_that_others_may_write_is_not_trusted() {
     given(0o770);
     check_untrusted(&path, &format!("belongs to user {stranger}"));
     check_untrusted(&path, "do not let its group or others write there (chmod 2750)");
-    // As /dev/shm, which all programs of the host need as it is.
+    // Like /dev/shm, which all programs of the host need as it is.
     given(0o1777);
     check_untrusted(&path, &format!("belongs to user {stranger}"));
     check_untrusted(
@@ -191,7 +191,7 @@ fn a_file_that_this_user_may_not_write_is_an_error_that_says_so() {
                 }
                 other => panic!("{other:?}"),
             }
-            // Looking needs no more than permission to read.
+            // Permission to read is enough to look.
             let reader = SegmentReader::open(&path).expect("readable");
             assert_eq!(reader.snapshot().expect("a copy").sets.len(), 1);
         })
@@ -259,7 +259,7 @@ fn mostly_zeros() -> Declaration {
     )
 }
 
-/// Makes pages of zeros of a file into holes; answers how many.
+/// Turns pages of zeros in a file into holes. Returns how many.
 fn punch_holes(path: &Path) -> usize {
     let bytes = fs::read(path).expect("bytes");
     fs::remove_file(path).expect("removed");
@@ -278,7 +278,7 @@ fn punch_holes(path: &Path) -> usize {
     holes
 }
 
-/// Attaching must not allocate what a sparse copy left out: on some file systems, to allocate is to write.
+/// Attaching must not allocate what a sparse copy left out: on some file systems, allocating means writing.
 fn check_sparse_copy_is_refused(directory: &Path) {
     let path = directory.join("limits");
     drop(Segment::create(&path, &mostly_zeros()).expect("a segment"));
@@ -313,8 +313,8 @@ fn a_sparse_copy_is_refused_and_stays_as_it_is() {
     }
 }
 
-/// Where the kernel cannot allocate, the C library imitates it by storing into every page. This process attaches and detaches
-/// while a second one counts in the file, and checks that no store is lost.
+/// If the kernel cannot allocate, the C library imitates it by storing into every page. This process attaches and
+/// detaches while a second one counts in the file, and checks that no store is lost.
 #[test]
 fn attaching_stores_nothing_where_the_file_system_cannot_allocate() {
     let test = "places::attaching_stores_nothing_where_the_file_system_cannot_allocate";
@@ -322,8 +322,8 @@ fn attaching_stores_nothing_where_the_file_system_cannot_allocate() {
         let path = directory.join("shared");
         drop(Segment::create(&path, &mostly_zeros()).expect("a segment"));
         let bytes = fs::read(&path).expect("bytes");
-        // The C library stores into the byte of each page that the last byte of the file has in its own. Here it belongs
-        // to pages of free holds, where nothing is read.
+        // The C library stores into the byte of each page at the offset that the file's last byte has in its own page.
+        // Here that belongs to pages of free holds, where nothing is read.
         let in_page = (bytes.len() - 8) % 4096;
         let unused: Vec<usize> = (0..bytes.len() / 4096)
             .filter(|page| bytes[page * 4096..][..4096].iter().all(|byte| *byte == 0))

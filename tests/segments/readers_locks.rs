@@ -1,5 +1,5 @@
-//! Whoever may only read a segment can put read locks on it. They keep no dead process alive, make no place look taken, and who has
-//! them is named where they are in the way.
+//! Whoever may only read a segment can put read locks on it. They keep no dead process alive and make no place look
+//! taken, and their owner is named if they are in the way.
 #![allow(unsafe_code, reason = "locks as another program does")]
 
 use std::fs::File;
@@ -19,7 +19,7 @@ const PARTICIPANTS: i64 = 1 << 40;
 const ATTACH: i64 = PARTICIPANTS - 1;
 const CHECKPOINT: i64 = PARTICIPANTS - 3;
 
-/// To the last offset that there is.
+/// Up to the last possible offset.
 const ALL: i64 = 0;
 
 fn declaration(kind: LockKind) -> Declaration {
@@ -29,7 +29,8 @@ fn declaration(kind: LockKind) -> Declaration {
         .add_set(SetDeclaration::new("api").add_limit(Limit::concurrency("places", 1)))
 }
 
-/// A lock for reading, by a descriptor that may do no more: of the open file, or as lockf(3) takes it, of the process.
+/// A read lock, through a descriptor that only allows that: one of the open file, or one of the process, as lockf(3)
+/// takes it.
 fn read_lock(path: &Path, command: libc::c_int, start: i64, length: i64) -> File {
     let file = File::open(path).expect("readable");
     let lock = libc::flock {
@@ -45,7 +46,7 @@ fn read_lock(path: &Path, command: libc::c_int, start: i64, length: i64) -> File
     file
 }
 
-/// A process with such a lock, which has it until it is dropped.
+/// A process with such a lock, which keeps it until it is dropped.
 fn reader(path: &Path, command: libc::c_int, start: i64, length: i64) -> Child {
     let words = SharedWords::new(1);
     let child = Child::fork(|| {
@@ -88,7 +89,7 @@ fn a_dead_process_is_dead_whatever_a_reader_locks() {
                     }
                 });
                 eventually("it holds", || words[0].load(Ordering::SeqCst) == 1);
-                // The second byte is the child's. What lives is alive, and its lock is no reader's.
+                // The second byte is the child's. Live processes count as alive, and their lock is not a reader's.
                 let is_alive = |pid: u32| {
                     let participants = SegmentReader::open(&path).expect("readable").snapshot();
                     let participants = participants.expect("a copy").participants;
@@ -104,7 +105,7 @@ fn a_dead_process_is_dead_whatever_a_reader_locks() {
                 drop(scene::expect_permit(api.request().acquire(TIMEOUT)));
                 let report = segment.recover().expect("recovers");
                 assert_eq!(report.freed_participants, 1);
-                // No place is taken by a process, and none is to be had.
+                // No process has taken a place, and yet none is available.
                 Child::fork(|| assert_named(Segment::open(&path), &reader)).succeed();
                 drop((holder, reader));
                 Child::fork(|| drop(Segment::open(&path).expect("free again"))).succeed();

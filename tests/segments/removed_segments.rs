@@ -1,4 +1,4 @@
-//! A segment whose file is deleted, moved or replaced: who used it finds out, and the limit is not split.
+//! A segment whose file is deleted, moved or replaced: its users find out, and the limit is not split.
 #![allow(unsafe_code, reason = "closes a descriptor that is not its own, and mounts")]
 
 use std::fs::{self, File};
@@ -32,7 +32,7 @@ fn open(path: &Path) -> (Segment, LimitSet) {
     (segment, api)
 }
 
-/// Asks without taking anything: by what the segment was removed, if it was.
+/// Asks without taking anything: what removed the segment, if anything did.
 fn removal(api: &LimitSet) -> Option<(std::path::PathBuf, RemovalCause)> {
     let mut request = api.request();
     for limit in ["requests", "tokens", "slots"] {
@@ -106,7 +106,7 @@ fn a_file_that_was_moved_is_used_on_until_another_segment_is_at_its_path() {
     let (_old, old_api) = open(&path);
     fs::rename(&path, &aside).expect("moved");
     let stays = || {
-        // Longer than from one look to the next.
+        // Longer than the time between two looks.
         let looks_passed = std::time::Instant::now() + Duration::from_millis(1500);
         eventually("two looks have passed", || {
             assert_eq!(removal(&old_api), None);
@@ -121,7 +121,7 @@ fn a_file_that_was_moved_is_used_on_until_another_segment_is_at_its_path() {
     let (_moved, moved_api) = open(&aside);
     let (_new, new_api) = open(&path);
     wait_for_removal(&old_api, &path, RemovalCause::Replaced);
-    // What was opened by the path that the file has now goes on.
+    // Handles that were opened by the file's present path continue.
     assert_eq!(removal(&moved_api), None);
     assert_eq!((admitted(&moved_api), admitted(&new_api)), (20, 20));
 }
@@ -256,7 +256,7 @@ fn a_process_whose_descriptors_were_closed_hears_from_the_others() {
     });
 }
 
-/// Moves this process into mount and user namespaces of its own, where that is permitted.
+/// Moves this process into mount and user namespaces of its own, if that is permitted.
 fn in_own_mounts() -> bool {
     let (user, group) = (nix::unistd::getuid(), nix::unistd::getgid());
     // SAFETY: no memory is involved; the process has one thread that does anything.
@@ -311,7 +311,7 @@ fn a_file_that_is_reached_through_a_bind_mount_is_deleted_only_when_it_is() {
             words[0].store(1, Ordering::SeqCst);
             eventually("the file is deleted", || !path.exists());
             wait_for_removal(&api, &mounted, RemovalCause::Deleted);
-            // The mount leads to the deleted file still, which is not a segment for new users.
+            // The mount still leads to the deleted file, which is not a segment for new users.
             assert!(matches!(
                 Segment::open(&mounted),
                 Err(Error::Segment(SegmentError::Removed {
@@ -331,7 +331,7 @@ fn a_file_that_is_reached_through_a_bind_mount_is_deleted_only_when_it_is() {
 #[test]
 fn a_successor_that_takes_long_to_open_holds_up_one_thread_only() {
     let test = "removed_segments::a_successor_that_takes_long_to_open_holds_up_one_thread_only";
-    // Where no other test forks: a child has all descriptors, and the lock with them, until it execs.
+    // In a process in which no other test forks: a child has all descriptors, and the lock with them, until it execs.
     in_own_process(test, TIMEOUT, |directory| {
         let path = directory.join("limits");
         let (old, old_api) = open(&path);

@@ -1,4 +1,4 @@
-//! What holds are labelled with: seen by all processes, each hold's own, whole, and only where that is declared.
+//! The labels of holds: seen by all processes, each hold's own, complete, and only if declared.
 
 use std::future::Future;
 use std::path::Path;
@@ -167,7 +167,7 @@ fn what_is_granted_to_a_waiter_has_its_label_from_when_the_waiter_takes_it() {
 
 #[test]
 fn a_waiter_that_comes_too_late_for_what_it_was_granted_does_not_label_what_is_anothers() {
-    // Granted for longer than the lease: it is the lease that ends.
+    // Granted for longer than the lease: the lease ends it.
     let set = labelled()
         .collect_within(3 * MINUTE)
         .add_limit(Limit::concurrency("slots", 1).lease(MINUTE));

@@ -38,7 +38,7 @@ fn of_key(scene: &Observed) -> Request<'_> {
     scene.set.request().for_key(Touchy).expect("keyed")
 }
 
-/// A verb with its name: it asks for one place, and what it gets it drops.
+/// A verb with its name: it asks for one place, and drops what it gets.
 type Waiting = (&'static str, fn() -> Observed, fn(&Observed));
 
 /// A verb with its name.
@@ -207,7 +207,7 @@ fn iterators_that_panic_settle_nothing_and_leave_what_was_reserved_with_its_owne
         });
         let (settled, panicked) = left.split_last().expect("it ended once");
         assert!(*settled >= 90, "{name}: {left:?}");
-        // A permit that unwinds keeps its charge, unless all was settled before.
+        // A permit that unwinds keeps its charge, unless everything was settled before.
         assert!(
             panicked.iter().all(|left| *left < 10 || *left >= 90),
             "{name}: {left:?}"

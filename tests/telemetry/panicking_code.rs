@@ -1,4 +1,4 @@
-//! Code of the program that panics when it is told something: whatever was asked for, nothing stays taken or queued.
+//! Code of the program that panics when it is notified: whatever was asked for, nothing stays taken or queued.
 
 use std::panic::panic_any;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn wait_for<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Erro
     runtime.expect("a runtime").block_on(future)
 }
 
-/// A verb with its name: it asks for one place, and what it gets it drops.
+/// A verb with its name: it asks for one place, and drops what it gets.
 type Verb = (&'static str, fn(&LimitSet, Option<Duration>));
 
 const VERBS: [Verb; 6] = [
@@ -228,7 +228,7 @@ fn a_subscriber_that_panics_while_a_panic_drops_a_permit_does_not_end_the_proces
     assert_eq!(taken(&scene.segment), (0, 0));
 }
 
-/// Panics in the call of this number, and registers metrics that do.
+/// Panics in the call with this number, and registers metrics that do.
 struct PanickingRecorder {
     calls_left: Arc<AtomicUsize>,
 }

@@ -1,5 +1,5 @@
-//! Static probes: all are in the program with the arguments that are documented, and the scripts for bpftrace see what
-//! happens in processes that take, wait, hold too long and die.
+//! Static probes: all are in the program, with the arguments that are documented, and the scripts for bpftrace see what
+//! happens in processes that take, wait, hold for too long and die.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use shmlimit::{Limit, LimitSet, Segment, SetDeclaration};
 /// How long a script may take to show everything.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The test binary, which has the library in it.
+/// The test binary, which contains the library.
 fn program() -> PathBuf {
     std::env::current_exe().expect("a path of the test binary")
 }
@@ -34,7 +34,7 @@ struct Note<'a> {
     counter: u64,
     provider: &'a str,
     name: &'a str,
-    /// `SIZE@PLACE` of each, the size negative where the number has a sign.
+    /// `SIZE@PLACE` of each, with a negative size if the number has a sign.
     arguments: Vec<&'a str>,
 }
 
@@ -66,7 +66,7 @@ fn notes(program: &[u8]) -> Vec<Note<'_>> {
     notes.filter(|note| note.provider == "shmlimit").collect()
 }
 
-/// How many arguments each probe has by the table of the documentation.
+/// How many arguments each probe has according to the table in the documentation.
 fn documented() -> BTreeMap<String, usize> {
     let text = fs::read_to_string(of_repository("docs/observability.md")).expect("a document");
     let (_, section) = text.split_once("\n## Probes\n").expect("a section");
@@ -152,7 +152,7 @@ fn bpftrace() -> Command {
     command
 }
 
-/// Whether the scripts can run; says what is missing otherwise.
+/// Whether the scripts can run. Says what is missing if not.
 fn can_trace() -> bool {
     if Command::new("bpftrace").arg("--version").output().is_err() {
         println!("skipped: no bpftrace");
@@ -201,7 +201,7 @@ impl Scene {
         }
     }
 
-    /// Has everything happen once that has a probe, but for waits for locks, which may not come to be.
+    /// Makes everything happen once that has a probe, except for waits for locks, which may not come about.
     fn happens(&self) {
         let (jobs, leased) = (&self.jobs, &self.leased);
         self.contend();

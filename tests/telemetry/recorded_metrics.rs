@@ -20,7 +20,7 @@ struct LastValues {
 }
 
 fn written(key: &Key) -> String {
-    // Not which segment: each test has one.
+    // Which segment does not matter: each test has only one.
     let labels = key.labels().filter(|label| label.key() != "segment");
     let labels: Vec<String> = labels
         .map(|label| format!("{}={}", label.key(), label.value()))
@@ -142,7 +142,7 @@ fn a_recorder_is_given_the_counts_of_all_processes_and_no_key() {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// One call a day, and one that only says what it would refuse.
+/// One call a day, and one that is only reported as one that would be refused.
 fn created(path: &Path) -> Segment {
     let limits = SetDeclaration::new("api")
         .add_limit(Limit::calls("requests", 2, DAY))

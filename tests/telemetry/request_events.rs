@@ -1,4 +1,5 @@
-//! Events of requests: each refusal and each wait is told once, with its label, and no more than ten of a kind in a second.
+//! Events of requests: each refusal and each wait is reported once, with its label, and no more than ten of a kind per
+//! second.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -12,7 +13,7 @@ use shmlimit::{Declaration, Keyed, Limit, LimitPool, OpenOptions, RefusalReason,
 const HOUR: Duration = Duration::from_secs(3600);
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What was told, in words.
+/// The reports, in words.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -217,7 +218,7 @@ fn of_a_flood_at_most_ten_refusals_a_second_are_told_and_the_others_are_counted(
     let mail = segment.set("mail").expect("declared");
     let request = mail.request();
     let mut refused = 0_u64;
-    // Until the second has turned at least twice: then what was left out has been told.
+    // Until the second has passed at least twice: then what was left out has been reported.
     let deadline = std::time::Instant::now() + TIMEOUT;
     while told.lock().expect("not poisoned").0 < 21 {
         assert!(std::time::Instant::now() < deadline, "{told:?}");

@@ -1,4 +1,4 @@
-//! What the feature `tracing` tells a subscriber of other processes that died or stopped.
+//! What the feature `tracing` tells a subscriber about other processes that died or stopped.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -54,7 +54,7 @@ impl Subscriber for Events {
 }
 
 impl Events {
-    /// What a field of the only event with this message was.
+    /// The value of a field of the only event with this message.
     fn field_of_the_only(&self, message: &str, name: &str) -> Option<String> {
         let events = self.0.lock().expect("no panic");
         let mut named = events

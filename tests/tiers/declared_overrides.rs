@@ -1,4 +1,4 @@
-//! What is declared where keys have capacities of their own.
+//! What is declared if keys have capacities of their own.
 
 use super::overrides::with_overrides;
 use super::*;
@@ -83,7 +83,7 @@ fn a_row_has_a_word_more_for_each_limit_only_where_keys_have_capacities_of_their
         let (without, rows) = size_of(None, &limits);
         assert_eq!(size_of(Some(false), &limits), (without, rows), "{limits:?}");
         let (with, _) = size_of(Some(true), &limits);
-        // The declaration says so, which may take a line more.
+        // The declaration says so, which may take one more line.
         assert_eq!((with - without) / rows, more, "{limits:?}");
     }
 }

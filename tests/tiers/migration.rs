@@ -1,4 +1,5 @@
-//! What becomes of what a key has used when its tier changes: the same as of a set when another declaration is applied.
+//! What happens to what a key has used when its tier changes: the same as in a set to which another declaration is
+//! applied.
 
 use std::cell::RefCell;
 
@@ -8,7 +9,8 @@ use shmlimit::{Permit, Verdict};
 
 use super::*;
 
-/// A key that changes its tier or its capacity, and beside it a set whose declaration changes with it, at the same time.
+/// A key that changes its tier or its capacity and, for comparison, a set whose declaration changes with it, at the
+/// same time.
 struct Twins {
     scene: Scene,
     beside: Scene,
@@ -31,7 +33,7 @@ impl InForce {
     fn terms(&self) -> Terms {
         let (capacity, burst, seconds) = self.tiers[self.tier];
         let own = self.own.unwrap_or(capacity);
-        // A burst that is the whole capacity stays that.
+        // A burst that equals the capacity continues to do so.
         let burst = if burst == capacity { own } else { burst };
         (own, burst, seconds)
     }
@@ -58,7 +60,7 @@ impl Kind {
         )
     }
 
-    /// One window for all tiers, where it cannot differ.
+    /// One window for all tiers, if it cannot differ.
     fn window(self, seconds: u64) -> Option<Duration> {
         match self {
             Self::Concurrency => None,
@@ -133,7 +135,7 @@ impl Twins {
             .add_tier(kind.tier(NAMES[2], tiers[2]))
     }
 
-    /// One change of either, or none where the key would not notice.
+    /// One change of either, or none if the key would not notice.
     fn change(&self, change: Change) {
         let mut now = self.now.borrow_mut();
         let mut next = now.clone();
@@ -196,7 +198,7 @@ enum Step {
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Tier(usize),
-    /// The capacity of its own.
+    /// Its own capacity.
     Own(Option<u64>),
     /// What is declared for its tier.
     Declared(Terms),
@@ -210,7 +212,7 @@ fn capacities() -> impl Strategy<Value = Change> {
     prop::option::weighted(0.8, 1_u64..60).prop_map(Change::Own)
 }
 
-/// A burst of its own, or the whole capacity.
+/// A burst of its own, or the capacity.
 fn any_terms() -> impl Strategy<Value = Terms> {
     let terms = (1_u64..40, prop::option::of(1_u64..40), 1_u64..20);
     terms.prop_map(|(capacity, burst, seconds)| (capacity, burst.unwrap_or(capacity), seconds))
@@ -264,7 +266,7 @@ fn request(set: &LimitSet, cost: u64) -> shmlimit::Request<'_> {
     set.request().with("units", cost).expect("declared")
 }
 
-/// Whatever happens to the key, and at the same time to the set beside, both say the same.
+/// Whatever happens to the key, and at the same time to the set, both answer the same.
 fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let kind = twins.kind;
     let mut sets = (twins.scene.set(), twins.beside.set());
@@ -273,7 +275,7 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
         others.assign("neighbour", "two").expect("a tier");
     }
     let permits: RefCell<Vec<(Permit<'static>, Permit<'static>)>> = RefCell::default();
-    // One that has no row would begin in its tier with all that there is.
+    // One without a row would begin in its tier with everything.
     let begun = sets.0.request().with("units", 0).expect("declared");
     drop(
         begun
@@ -339,7 +341,7 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Advance(nanos) => twins.advance(Duration::from_nanos(nanos)),
             Step::Change(change) => twins.change(change),
-            // A process that has heard of nothing yet.
+            // A process that has not been notified of anything yet.
             Step::Restart => sets.0 = twins.scene.other().set("api").expect("declared"),
         }
         let look = |verdicts: Result<Vec<Verdict<'_>>, Error>| {

@@ -69,7 +69,7 @@ fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
     key.override_capacity("requests", 20).expect("a capacity");
     let request = set.request().with("requests", 15).expect("declared");
     let permit = expect_permit(request.for_key("a").expect("keyed").try_acquire());
-    // It is said of the decision, whatever has changed since.
+    // The answer is about the decision, whatever has changed since.
     key.override_capacity("requests", 40).expect("a capacity");
     let said = |verdict: &shmlimit::Verdict<'_>| (verdict.remaining, verdict.burst);
     assert_eq!(
@@ -208,7 +208,7 @@ fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
     refused("exports", 15);
     key.override_capacity("exports", 14).expect("50 + 14");
     assert_eq!(key.overrides().expect("no error").len(), 3);
-    // Less is possible, and nothing at all.
+    // Less is possible, even nothing at all.
     key.override_capacity("in_flight", 49).expect("less");
     key.clear_override("in_flight").expect("no error");
     key.override_capacity("exports", 60).expect("4 + 60");
@@ -294,7 +294,7 @@ fn what_no_key_admits_by_the_definition_is_an_error_before_any_is_charged() {
         [false, true],
         [answers[0].is_admitted(), answers[1].is_admitted()]
     );
-    // What single keys may have of their own is not known to the definition.
+    // The definition does not know what single keys may have of their own.
     let scene = Scene::new(limited(with_overrides(100)));
     let set = scene.set();
     set.key("b")

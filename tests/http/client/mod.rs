@@ -1,4 +1,4 @@
-//! Limits before requests that go out.
+//! Limits for outgoing requests.
 
 mod tower_client;
 pub mod upstream;

@@ -1,4 +1,4 @@
-//! The layer before a client of hyper.
+//! The layer in front of a client of hyper.
 
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ async fn an_upstream_that_says_to_wait_is_left_alone_by_all() {
         let refused = set.request().check().expect("works");
         assert_eq!(refused.reason(), Some(RefusalReason::Throttled), "{answer:?}");
         let left = refused.retry_after().expect("by time").as_secs_f64();
-        // Longer by what two readings of the clock may be apart.
+        // Longer by as much as two readings of the clock may differ.
         assert!(left <= wait + 1e-4 && left > wait / 10.0, "{left} of {wait}");
     }
 }

@@ -1,4 +1,4 @@
-//! An upstream that answers what its test says, and the limits of its clients.
+//! An upstream that answers as its test says, and the limits of its clients.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 pub const MINUTE: Duration = Duration::from_secs(60);
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A status, and fields beside it.
+/// A status, and fields to go with it.
 pub type Answer = (u16, &'static [(&'static str, &'static str)]);
 
 pub struct Limits {
@@ -63,7 +63,7 @@ impl Limits {
     }
 }
 
-/// A server that gives these answers in turn, the last of them for ever.
+/// A server that gives these answers in turn, and the last of them for ever.
 pub struct Upstream {
     pub address: SocketAddr,
     asked: Arc<Mutex<usize>>,

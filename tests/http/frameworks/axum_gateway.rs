@@ -1,4 +1,4 @@
-//! The layer in an application of axum, as in the example of that name: networks by the peer's address, tenants by a
+//! The layer in an axum application, as in the example of that name: networks by the peer's address, tenants by a
 //! header, tokens settled by a handler.
 
 use std::net::SocketAddr;
@@ -57,7 +57,7 @@ async fn the_gateway_of_the_example_limits_tenants_and_settles_what_they_used() 
     }
     assert_eq!(client.get("/greedy").await.status(), 400);
 
-    // Others have all places at the model: the tenant is refused, is told nothing of them, and is charged nothing.
+    // Others have all places at the model: the tenant is refused, learns nothing about them, and is charged nothing.
     let request = of_tenants.request().with("tokens", 1).expect("declared");
     let held: Vec<_> = (0..64)
         .map(|tenant| {

@@ -1,4 +1,4 @@
-//! Refusals as clients of gRPC understand them: with tonic's client.
+//! Refusals as gRPC clients understand them, with tonic's client.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -56,12 +56,12 @@ async fn silent(_: Request<Body>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::empty()))
 }
 
-/// What a client of gRPC makes of the layer's answer to a call that the service would not answer.
+/// What a gRPC client makes of the layer's answer to a call that the service would not answer.
 async fn status_of_a_call(limits: &Limits) -> Status {
     status_by(limits.layer().layer(service_fn(silent))).await
 }
 
-/// What a client of gRPC whose own limits are these makes of a call.
+/// What a gRPC client with these limits of its own makes of a call.
 async fn status_of_a_limited_call(limits: &Limits, demand: Demand) -> Status {
     let layer = ClientLimitLayer::new(demand);
     let status = status_by(layer.layer(service_fn(silent))).await;

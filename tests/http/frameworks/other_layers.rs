@@ -1,4 +1,4 @@
-//! The layer beside those of tower-http, on either side of each.
+//! The layer next to those of tower-http, on either side of each.
 
 use std::convert::Infallible;
 use std::io::Read;
@@ -30,7 +30,8 @@ fn request() -> Request<Empty<Bytes>> {
     Request::new(Empty::new())
 }
 
-/// Asks twice while the first answer is not read, so that the second is refused; then reads the first, and asks again.
+/// Asks twice while the first answer has not been read, so that the second is refused; then reads the first, and asks
+/// again.
 async fn refuses_one_of_two<S, B>(limits: &Limits, service: S)
 where
     S: Service<Request<Empty<Bytes>>, Response = Response<B>, Error = Infallible> + Clone,

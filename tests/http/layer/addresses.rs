@@ -1,4 +1,4 @@
-//! Limits of clients by the address that they come from.
+//! Limits of clients by their address.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! For how long the permit is held.
+//! How long the permit is held.
 
 use std::convert::Infallible;
 use std::future::{Future, pending, poll_fn};
@@ -48,7 +48,7 @@ async fn a_place_is_held_until_the_body_has_ended_not_until_the_head_is_sent() {
     assert_eq!(other.get("/").await.status(), 200);
 }
 
-/// A client that has the head of an answer, and what writes its body.
+/// A client that has received the head of an answer, and the writer of its body.
 async fn answering(server: &Server) -> (Client, Response<Incoming>, BodySender) {
     let mut client = server.client().await;
     let response = client.get("/").await;
@@ -62,7 +62,7 @@ async fn a_client_that_leaves_during_the_body_gives_its_place_back() {
     let (client, response, body) = answering(&server).await;
     assert_eq!(limits.held(), 1);
     drop((client, response));
-    // A server notices when it writes, or when there is nothing to be read any more.
+    // A server notices when it writes, or when there is nothing more to read.
     crate::server::wait_until("the client's absence is noticed", || {
         let _ = body.send(Ok(Frame::data(vec![0; 1 << 10].into())));
         limits.held() == 0
@@ -103,11 +103,11 @@ async fn a_service_that_fails_gives_its_place_back_and_its_error_is_passed_on() 
     let mut service = limits.layer().layer(service);
     let mut call = pin!(service.call(Request::new(())));
     let Broken = call.as_mut().await.expect_err("it fails");
-    // The future is still there; what it took is not.
+    // The future still exists; what it took is gone.
     assert_eq!(limits.held(), 0);
 }
 
-/// What becomes of the response of a service.
+/// What happens to the response of a service.
 #[derive(Clone, Copy)]
 enum End {
     Answered(StatusCode),

@@ -1,4 +1,4 @@
-//! What is decided, when, and what clients are shown it.
+//! What is decided, when, and what clients are told about it.
 
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};
@@ -31,7 +31,7 @@ async fn asks_when_it_is_called_and_not_when_it_is_asked_whether_it_is_ready() {
         let Ok(()) = ready.await;
         assert_eq!(limits.held(), 0);
     }
-    // Both were ready for the only place; the one that is called gets it, before its future is looked at.
+    // Both were ready for the only place; the one that is called gets it, before its future is polled.
     let [first, second] = &mut services;
     let response = first.call(Request::new(()));
     assert_eq!(limits.held(), 1);
@@ -174,7 +174,7 @@ async fn an_extractor_chooses_by_route_what_is_limited_and_at_what_cost() {
     assert!(!unlimited.headers().contains_key("ratelimit-policy"));
 }
 
-/// An extractor that is no closure and cannot be cloned.
+/// An extractor that is not a closure and cannot be cloned.
 struct ByMethod {
     writes: Demand,
 }
@@ -270,7 +270,7 @@ async fn an_error_refuses_unless_told_to_admit_and_is_there_to_be_reported() {
     assert!(!admitted.headers().contains_key("ratelimit"));
 }
 
-/// A service that is to be asked whether it is ready before each call, as a clone of it is as well.
+/// A service that must be asked whether it is ready before each call, like each of its clones.
 #[derive(Default)]
 struct AsksToBeAsked {
     is_ready: bool,

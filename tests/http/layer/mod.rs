@@ -1,4 +1,4 @@
-//! The layer before a service: what it asks for, what it answers, and what becomes of its permits.
+//! The layer in front of a service: what it asks for, what it answers, and what happens to its permits.
 
 mod addresses;
 mod bodies;

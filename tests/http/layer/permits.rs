@@ -32,7 +32,7 @@ fn permits(request: &Request<()>) -> &Permits {
     request.extensions().get().expect("it is limited")
 }
 
-/// What of a rate limit's capacity is left.
+/// What is left of a rate limit's capacity.
 fn remaining(limits: &Limits, limit: &str) -> u64 {
     let set = limits.segment.set("api").expect("declared");
     let verdicts = set.request().with(limit, 0).expect("declared").peek();
@@ -56,7 +56,7 @@ async fn a_handler_settles_what_was_used() {
         Ok::<_, Error>(done())
     }));
     service.oneshot(Request::new(())).await.expect("settled");
-    // Whatever time has replenished meanwhile is more, not less.
+    // Time can only have added to it meanwhile.
     assert!(remaining(&limits, "tokens") >= 700);
 }
 
@@ -70,7 +70,7 @@ async fn what_is_settled_may_be_counted_with_the_permit_at_hand() {
     let service = LimitLayer::new(demand).layer(service_fn(async |request: Request<()>| {
         let permit = handle(&request);
         let (sender, settled) = mpsc::channel();
-        // A thread that would never end, if the permit were reached for within itself.
+        // A thread that would never end if the permit were accessed from within its own access.
         thread::spawn(move || {
             let counted = iter::from_fn(|| permit.debit("spent", 1).ok().map(|_| ("tokens", 300))).take(1);
             sender.send(permit.settle(counted).is_ok())
@@ -91,7 +91,7 @@ async fn whether_a_response_failed_may_be_asked_with_the_permit_at_hand() {
         permit.expect("kept").debit("spent", 1).is_err()
     });
     let (sender, answered) = mpsc::channel();
-    // A thread that would never end, if the function were called while the permit is reached for.
+    // A thread that would never end if the function were called while the permit is being accessed.
     thread::spawn(move || {
         let service = layer.layer(service_fn(async |request: Request<()>| {
             *kept.lock().expect("not poisoned") = Some(handle(&request));

@@ -1,4 +1,4 @@
-//! Requests that never happened, because a layer further in refused them, or a service says so.
+//! Requests that never happened, because a layer further in refused them, or because a service says so.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const MONTH: Duration = Duration::from_secs(30 * 86_400);
 
 type Answered = Response<LimitBody<LimitBody<Full<Bytes>>>>;
 
-/// What a tenant has: tokens by an estimate, requests, and a place in flight.
+/// A tenant's limits: tokens by an estimate, requests, and a place in flight.
 fn tenant() -> Limits {
     Limits::new([
         Limit::rate("tokens", TOKENS, MONTH),
@@ -35,7 +35,7 @@ fn estimated(tenant: &Limits) -> LimitLayer<Demand> {
     LimitLayer::new(tenant.demand().with("tokens", ESTIMATE).expect("declared"))
 }
 
-/// What the tenant has paid, in tokens and requests; and nothing is held.
+/// What the tenant has paid, in tokens and requests. Nothing may be held.
 #[track_caller]
 fn paid(tenant: &Limits) -> [u64; 2] {
     assert_eq!(tenant.held(), 0);

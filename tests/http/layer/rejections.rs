@@ -1,4 +1,4 @@
-//! What is answered in place of the service, as the application shapes it and as layers around see it.
+//! What is answered in place of the service, as the application shapes it and as outer layers see it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::server::{Limits, MINUTE, answer, answer_to, retry_after};
 
-/// What an application may want: another status, a field and a body of its own, by what was asked.
+/// What an application may want: another status, a field and a body of its own, depending on the request.
 fn shape(head: &Parts, why: Rejection<'_>, mut response: Response<String>) -> Response<String> {
     let text = match why {
         Rejection::Refused(refusal) => format!("{} refused by {:?}", head.uri.path(), refusal.binding()),
@@ -123,6 +123,6 @@ async fn a_handler_passes_on_that_what_is_behind_it_is_throttled_and_clients_are
     let refused = answer(&limits.layer(), "/").await;
     assert_eq!(refused.status(), 503);
     let seconds = retry_after(&refused);
-    // Not before a minute by any process's clock, and whole seconds: both round up.
+    // Not before a minute has passed by any process's clock, and in whole seconds: both round up.
     assert!((1..=61).contains(&seconds));
 }

@@ -62,7 +62,7 @@ fn told(response: &Response<LimitBody<Full<Bytes>>>) -> (u16, String) {
     (response.status().as_u16(), told)
 }
 
-/// Asks until the segment was found removed and its successor answers.
+/// Asks until the segment is found removed and its successor answers.
 async fn first_of_successor(layer: &LimitLayer<Demand>, is_it: impl Fn(&str) -> bool) {
     let mut last = (0, String::new());
     for _ in 0..10_000 {
@@ -223,7 +223,7 @@ async fn a_request_that_waits_goes_on_waiting_in_the_successor() {
         segment.snapshot().expect("a copy").sets[0].tickets.len() == 1
     })
     .await;
-    // The successor is there before the other is gone, so that there is no moment without one.
+    // The successor is there before the other is gone, so that there is one at every moment.
     let next = place.path.with_extension("next");
     let limits = set_of([Limit::concurrency("in_flight", 3)]);
     drop(Segment::create(&next, &Declaration::new().add_set(limits)).expect("a segment"));

@@ -49,7 +49,7 @@ fn a_request_is_admitted_when_another_process_is_killed_with_its_place() {
     );
 }
 
-/// A child takes the only place and gives it back, or is killed, when a request waits for it.
+/// A child takes the only place and, while a request waits for it, gives it back or is killed.
 fn admit_after_release(directory: &Path, by_death: bool) {
     let set = SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 1));
     let declaration = Declaration::new().add_set(set);
@@ -147,7 +147,7 @@ async fn a_request_is_refused_at_once_where_no_more_may_wait() {
         .add_limit(Limit::concurrency("in_flight", 1))
         .waiters(0);
     let limits = Limits::declared(set);
-    // It would be refused for its time only after the test has failed.
+    // Its own timeout would only refuse it after the test has failed.
     let layer = limits.layer().wait(10 * TIMEOUT);
     let _admitted = answer(&layer, "/").await;
     let refused = answer(&layer, "/").await;

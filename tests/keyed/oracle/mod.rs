@@ -1,5 +1,5 @@
-//! Random traces over many keys, compared with a model that is as plain as can be: a map from each key to what it has
-//! used of each limit, without rows, tables, journals or fractions.
+//! Random traces over many keys, compared with the plainest possible model: a map from each key to what it has used of
+//! each limit, without rows, tables, journals or fractions.
 
 mod model;
 
@@ -14,7 +14,7 @@ use shmlimit::{Error, Keyed, Limit, LimitSet, Outcome, Permit, RefusalReason, Re
 
 const START: u64 = NEW_YEAR.as_nanos() as u64;
 
-/// A table of so many keys is one bucket of as many rows.
+/// A table for this many keys is one bucket with as many rows.
 const ROWS: usize = 32;
 
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ enum Step {
         key: usize,
         costs: [u64; 3],
     },
-    /// Settles one of the permits that are out to these shares of 4 of what was reserved.
+    /// Settles one of the permits in use to these quarters of what was reserved.
     Settle {
         permit: usize,
         shares: [u64; 3],
@@ -69,7 +69,7 @@ struct Oracle {
     /// What has been used of each limit that all keys share. The models of single keys leave these out.
     overall: Vec<Option<Used>>,
     when_full: WhenFull,
-    /// Rows, where all keys share them.
+    /// The rows, if all keys share them.
     rows: usize,
     keys: HashMap<usize, KeyModel>,
     evicted_in_use: u64,
@@ -150,8 +150,8 @@ impl Oracle {
         }
     }
 
-    /// Whether there is a row for the key, or one was made by forgetting the key that the policy names; if not, after
-    /// how long there will be one.
+    /// Whether there is a row for the key, or one was made by forgetting the key that the policy names. If not, how
+    /// long it takes until there is one.
     fn find_room_for(&mut self, key: usize) -> Result<(), Option<u64>> {
         if self.keys.get(&key).is_some_and(KeyModel::carries_something) {
             return Ok(());
@@ -185,7 +185,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// What is left of each limit, as the segment says and as the model does.
+    /// What is left of each limit, according to the segment and to the model.
     fn check_key(&self, key: usize) {
         let mut request = self.set.request();
         for index in 0..self.fresh.len() {
@@ -269,8 +269,8 @@ impl Oracle {
         if std::mem::replace(&mut reserved.is_settled, true) {
             return;
         }
-        // A key that has nothing used, and would get another row by what it used above, is distinguished from one that
-        // has the same row still by when it was last decided on: which of them it is, only the table knows.
+        // A key that has used nothing, and would get another row for its overdraft, differs from one that still has the
+        // same row in when it was last decided on. Only the table knows which of the two it is.
         let is_new = self.when_full != WhenFull::Refuse
             && !self
                 .keys
@@ -292,7 +292,7 @@ impl Oracle {
             .map(|(name, (_, used))| (name.as_str(), *used));
         permit.settle(named).expect("works");
         let now = self.now;
-        // What all keys have together needs no row, and is refunded whatever has become of the key's.
+        // What all keys share needs no row, and is refunded whatever has happened to the key's row.
         for (index, used) in &usage {
             let Some(limit) = &mut self.overall[*index] else {
                 continue;
@@ -425,7 +425,7 @@ proptest! {
         Oracle::new(&limits, ROWS as u64, WhenFull::EvictLeastUsed).run(trace);
     }
 
-    /// Each of many keys takes all it can, and more: the table is full of limited keys, and has room again.
+    /// Each of many keys takes all it can, and more: the table fills with limited keys, and has room again later.
     #[test]
     fn a_table_full_of_limited_keys_says_when_the_first_of_them_makes_room(
         limits in any_limits(),

@@ -1,4 +1,4 @@
-//! What the model knows of a limit and of a key, in plain numbers.
+//! What the model knows about a limit and a key, in plain numbers.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::START;
 /// What one limit is, and what one key has used of it.
 #[derive(Clone, Debug)]
 pub enum Used {
-    /// Gcra, token bucket, leaky bucket: units times the window, worked off at `capacity` a nanosecond.
+    /// GCRA, token bucket, leaky bucket: units times the window, worked off at `capacity` per nanosecond.
     Backlog {
         capacity: u64,
         window: u64,
@@ -170,7 +170,8 @@ impl Used {
         }
     }
 
-    /// The share that is used of the most that can be, in parts of 2^32, rounded up; and in how many nanoseconds nothing is.
+    /// The share of the capacity that is used, in parts of 2^32, rounded up; and in how many nanoseconds nothing will
+    /// be.
     pub fn usage(&self, now: u64) -> (u128, u64) {
         let share = |used: u128, whole: u128| (used << 32).div_ceil(whole);
         match self {
@@ -206,7 +207,7 @@ impl Used {
         }
     }
 
-    /// In how many nanoseconds one unit is admitted that is not now; `None` where time does not help.
+    /// In how many nanoseconds one unit will be admitted that is not now; `None` if time does not help.
     pub fn admits_one_in(&self, now: u64) -> Option<u64> {
         match self {
             Self::Backlog {
@@ -257,7 +258,7 @@ pub fn sum(entries: &[(u64, u64)]) -> u64 {
 pub struct KeyModel {
     pub limits: Vec<Used>,
     pub used_at: u64,
-    /// Permits that hold something, be it of what all keys have together.
+    /// Permits that hold something, even if only of what all keys share.
     pub holds: u64,
     /// What was reserved before is void.
     pub void_before: u64,
@@ -268,8 +269,8 @@ impl KeyModel {
         self.is_held() || self.limits.iter().any(Used::carries_something)
     }
 
-    /// What a key loses with its row, whose loss is the least first: its largest share, when it is replenished, and when
-    /// it was used last.
+    /// What a key loses with its row, by which the cheapest loss is chosen: its largest share, when it will be
+    /// replenished, and when it was last used.
     pub fn usage(&self, now: u64) -> (u128, u64, u64) {
         let usages = self.limits.iter().map(|limit| limit.usage(now));
         let (shares, waits): (Vec<_>, Vec<_>) = usages.unzip();
@@ -281,7 +282,7 @@ impl KeyModel {
         !self.limits.iter().all(|limit| limit.admits(1))
     }
 
-    /// In how many nanoseconds a limited key is limited no longer.
+    /// In how many nanoseconds a limited key will no longer be limited.
     pub fn limited_for(&self, now: u64) -> Option<u64> {
         let refusing = self.limits.iter().filter(|limit| !limit.admits(1));
         let waits: Option<Vec<u64>> = refusing.map(|limit| limit.admits_one_in(now)).collect();
@@ -369,7 +370,7 @@ pub fn any_limit(index: usize) -> impl Strategy<Value = (Limit, Used)> {
         Some(Algorithm::SlidingWindow),
         None,
     ]);
-    // Short enough to come round often, or long enough for the table to fill up.
+    // Short enough to pass often, or long enough for the table to fill up.
     let windows = prop_oneof![1 => 1_000_000..40_000_000_u64, 3 => 400_000_000..20_000_000_000_u64];
     (algorithms, 1..20_u64, windows, any::<bool>()).prop_map(move |(algorithm, capacity, window, variant)| {
         limit(index, algorithm, capacity, window, variant)

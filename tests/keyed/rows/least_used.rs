@@ -1,4 +1,4 @@
-//! Which row goes where the key is evicted that has used the least, and which never does.
+//! Which row is taken if the least used key is evicted, and which never is.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn the_smallest_share_goes_then_what_is_replenished_soonest_then_what_was_used_l
         drop(expect_permit(request.for_key(key).expect("keyed").try_acquire()));
         table.pass(NANOSECOND);
     };
-    // The largest share of a key's limits counts: a half of one outweighs a third of both.
+    // The largest share of a key's limits counts: half of one outweighs a third of both.
     spend("half of one", &both(0, 300));
     spend("half of the faster", &both(30, 0));
     spend("a third first", &both(20, 20));
@@ -36,7 +36,7 @@ fn the_smallest_share_goes_then_what_is_replenished_soonest_then_what_was_used_l
         let verdicts = both(0, 0).for_key(key).expect("a key").peek().expect("works");
         verdicts.iter().any(|verdict| verdict.remaining < verdict.burst)
     };
-    // The faster limit has given back a few nanoseconds more of those that used it earlier, so the first is less.
+    // The faster limit has given back a few nanoseconds more to those that used it earlier, so the first has used less.
     let order = [
         "a third first",
         "a third later",
@@ -119,7 +119,7 @@ fn a_limited_key_keeps_its_row_and_a_new_one_is_told_when_the_first_is_limited_n
     }
     table.pass(NANOSECOND);
     assert_eq!(refused_for(), None);
-    // Those that were limited and went on are limited as they were; one of them made room.
+    // Those that were limited, and continued, are limited as before; one of them made room.
     let regained = (0..ROWS - 1).filter(|number| table.remaining(&format!("limited-{number}")) > 1);
     assert_eq!(regained.count(), 1);
     assert_eq!(table.counts(), [ROWS, 2, 0, 2]);

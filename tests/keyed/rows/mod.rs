@@ -1,7 +1,7 @@
-//! The rows of a keyed set: who gets one when there are fewer than keys, and what becomes of what is left of a key
-//! whose row another has by now.
+//! The rows of a keyed set: who gets one if there are fewer rows than keys, and what happens to what is left of a key
+//! whose row has gone to another.
 //!
-//! A table of at most 32 keys is one bucket of 32 rows, so that which keys meet does not depend on the segment's seed.
+//! A table of at most 32 keys is one bucket of 32 rows, so which keys collide does not depend on the segment's seed.
 
 mod least_used;
 
@@ -125,7 +125,7 @@ fn a_new_key_is_refused_while_every_row_carries_something() {
     }
     assert_eq!(table.snapshot().counts.refused_table_full, 3);
     assert_eq!(table.remaining("new"), 60, "a look needs no row");
-    // To wait does not help where there is no line to wait in.
+    // Waiting does not help without a queue to wait in.
     let outcome = table
         .request(1)
         .for_key("new")
@@ -136,7 +136,7 @@ fn a_new_key_is_refused_while_every_row_carries_something() {
         outcome.into_result().map(drop).expect_err("no row").reason(),
         RefusalReason::TableFull
     );
-    // Those who have a row go on.
+    // Those that have a row continue.
     assert_eq!(table.remaining("key-0"), 58);
     assert!(table.ask("key-0", 58).is_ok());
     assert_eq!(table.ask("key-0", 1).map(drop), Err(RefusalReason::Rate));
@@ -202,7 +202,7 @@ fn the_key_used_the_longest_ago_is_forgiven() {
         table.spend(&format!("key-{number}"), 60);
         table.pass(NANOSECOND);
     }
-    // Being refused is a use as well.
+    // Being refused counts as a use as well.
     for used_again in ["key-0", "key-2"] {
         assert_eq!(table.ask(used_again, 60).map(drop), Err(RefusalReason::Rate));
         table.pass(NANOSECOND);
@@ -224,7 +224,7 @@ fn a_replenished_row_goes_before_one_that_would_have_to_be_forgiven() {
     let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
     table.fill("old", ROWS - 1, 60);
     table.pass(NANOSECOND);
-    // Used last, and the first to have nothing used.
+    // Used last, and the first to have used nothing.
     table.spend("new", 1);
     table.pass(MINUTE / 60);
     table.spend("newer", 1);
@@ -277,7 +277,7 @@ fn what_was_used_above_is_charged_to_the_key_whose_row_is_gone() {
     let table = Table::new(WhenFull::Refuse, [rate(60).algorithm(Algorithm::TokenBucket)]);
     let mut early = table.take("early", 10);
     table.pass(MINUTE);
-    // Its row, and every other, is given to others, which are all replenished again but one.
+    // Its row, like every other, is given to other keys, which are all replenished again except for one.
     table.fill("other", ROWS, 1);
     table.pass(MINUTE);
     let mut last = table.take("last", 20);
@@ -319,7 +319,7 @@ fn what_was_not_used_never_comes_back_to_another_key() {
     drop(late);
 }
 
-/// A budget takes nothing when it admits, so that the row may be another key's long before the debit.
+/// A budget takes nothing when it admits, so the row may have gone to another key long before the debit.
 #[test]
 fn a_debit_is_charged_to_the_key_that_was_admitted_whichever_key_has_its_row() {
     for pause in [Duration::ZERO, NANOSECOND, MINUTE] {
@@ -415,7 +415,7 @@ fn a_settle_that_charges_nothing_costs_no_key_its_row() {
     assert_eq!(table.counts(), [ROWS, 0, 0, 1]);
 }
 
-/// As many limits as there may be, whose learnt words all have to be forgotten at once.
+/// As many limits as there may be, all of whose learnt words have to be forgotten at once.
 #[test]
 fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
     for algorithm in [Adaptive::Aimd, Adaptive::Gradient, Adaptive::Vegas] {
@@ -452,14 +452,14 @@ fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
     }
 }
 
-/// The key's row is given to others and made again within one nanosecond. What the key's earlier permit reserved was forgotten
-/// with the old row, and must not be refunded to the new one.
+/// The key's row is given to others and made again within one nanosecond. What the key's earlier permit reserved was
+/// forgotten with the old row, and must not be refunded to the new one.
 #[test]
 fn a_refund_does_not_reach_a_row_that_was_made_again_in_the_same_nanosecond() {
     let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
     let mut early = table.take("key", 40);
     table.fill("other", ROWS - 1, 1);
-    // All were used at the same instant, so which is forgiven depends on the newcomer's name.
+    // All were used at the same instant, so the newcomer's name decides which is forgotten.
     let forgives_it = |number| {
         table.spend(&format!("newcomer-{number}"), 1);
         table.remaining("key") == 60

@@ -22,7 +22,7 @@ fn set_of(name: &str, capacity: u64) -> SetDeclaration {
     SetDeclaration::new(name).add_limit(Limit::calls("calls", capacity, HOUR))
 }
 
-/// A declaration of sets with a capacity each.
+/// A declaration of sets, each with a capacity.
 fn declaring(sets: &[(&str, u64)]) -> Declaration {
     let sets = sets.iter().map(|(name, capacity)| set_of(name, *capacity));
     sets.fold(scene::declaration(), Declaration::add_set)
@@ -72,7 +72,7 @@ fn a_set_is_added_while_workers_with_the_former_list_go_on_and_nothing_is_lost()
     assert!(use_one(&next.set("chat").expect("declared")));
     assert!(use_one(&chat), "goes on");
     assert!(!use_one(&chat), "of three, in all");
-    // And one of the former, which starts again.
+    // And one of the previous release, which is restarted.
     let again = Segment::open_or_create(&path, &declaring(&[("chat", 3)])).expect("the former list");
     assert_eq!(names_of(&again), ["chat"]);
     assert!(!use_one(&again.set("chat").expect("declared")));
@@ -154,7 +154,7 @@ fn a_set_that_left_the_list_keeps_its_file_until_it_is_removed() {
     let next = Segment::open_or_create(&path, &declaring(&[("chat", 3)])).expect("opened");
     assert_eq!(names_of(&next), ["chat"]);
     assert_eq!(names_in(&path), ["chat", "mail"]);
-    // A process that declares it again goes on where it was.
+    // A process that declares it again continues where it was.
     let again = Segment::open_or_create(&path, &declaring(&[("mail", 5)])).expect("opened");
     assert_eq!(use_up(&again.set("mail").expect("declared")), 4);
     drop(again);
@@ -320,10 +320,10 @@ fn a_file_with_another_list_of_sets_names_the_directory_as_the_way_without_downt
             }
         }
     }
-    // And it works: the former continue with the file.
+    // And it works: the previous workers continue with the file.
     let next = Segment::open_or_create(&recipe, &declaring(&[("chat", 3), ("mail", 1)])).expect("created");
     assert_eq!(names_of(&next), ["chat", "mail"]);
-    // A capacity alone is no reason to move.
+    // A different capacity alone is no reason to move.
     let changed = Segment::open_or_create(&path, &declaring(&[("mail", 7)]));
     if let Err(error) = changed {
         assert!(!error.to_string().contains(&recipe), "{error}");

@@ -1,4 +1,4 @@
-//! What is asked of a segment, asked of a directory.
+//! What can be asked of a segment, asked of a directory.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -136,7 +136,7 @@ fn recovery_reset_and_retirement_reach_every_file() {
             Err(Error::Segment(SegmentError::Removed { .. }))
         ));
     }
-    // Another process finishes the removal and creates them anew.
+    // Another process finishes the removal and creates them again.
     let next = Segment::open_or_create(&path, &declaring(&[("chat", 3), ("mail", 5)])).expect("created");
     assert_eq!(use_up(&next.set("mail").expect("declared")), 5);
 }

@@ -65,7 +65,7 @@ fn whatever_a_killed_creator_leaves_the_next_one_completes() {
                 }
             });
             eventually("the child creates", || words[0].load(Ordering::SeqCst) > before);
-            // Not to synchronise: to end at any moment of a creation.
+            // Not for synchronisation: to end at any moment of a creation.
             std::thread::sleep(std::time::Duration::from_micros(dice.u64(..1000)));
             child.kill();
             let segment = Segment::open_or_create(&path, &list).expect("completes it");
