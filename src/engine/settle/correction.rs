@@ -113,10 +113,10 @@ impl LockedShard<'_> {
         let Some(since) = order::contended_since(&OrderWords::of(memory)) else {
             return;
         };
-        let reference = hold.row();
-        let row = self.shard.row(reference.index);
-        if row.is_absent() || row.reference() != reference {
-            // The row belongs to another key now, or its key has another tier.
+        // No row is given to another key while a hold refers to it. If it was reset or changed its tier meanwhile, its key
+        // still held the places, and pays for them by its present weight.
+        let row = self.shard.row(hold.row().index);
+        if row.is_absent() {
             return;
         }
         let taken_at = hold.taken_at().load(Ordering::Relaxed);

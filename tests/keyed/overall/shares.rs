@@ -3,10 +3,12 @@
 //! The quota is for an hour and used up, and a reset gives it back as often as somebody is to be served.
 
 use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::{keyed, overall_places};
 use crate::limits::{ask, take};
+use crate::scene::clock::Scene;
 use crate::scene::process::{TIMEOUT, eventually};
 use crate::scene::{create, expect_permit, first_set, queued};
 use shmlimit::declare::Scope;
@@ -95,6 +97,50 @@ fn a_key_that_reserves_sixteen_times_what_it_uses_gets_as_much_as_one_that_does_
         let exact = until as u64 - careful;
         assert!(careful.abs_diff(exact) <= CAPACITY + 1, "{served:?}");
     }
+}
+
+/// Lets a key hold one of two places for a long time in which `change` is done to it, and then wait for another one ahead
+/// of a key that has held nothing. Returns whether it is served first nevertheless.
+fn is_first_after_holding_for_long(change: impl FnOnce(&LimitSet)) -> bool {
+    let set = keyed()
+        .add_limit(overall_places(2))
+        .add_tier(Tier::new("gold").weight(10));
+    let scene = Scene::new(set);
+    let set = scene.set();
+    let request = set.request();
+    let held = take("holder", &request);
+    let _other = take("other", &request);
+    let look = &mut Context::from_waker(Waker::noop());
+    let mut wait = ["holder", "newcomer"].map(|key| {
+        let waiting = request.for_key(key).expect("a key").acquire_async(None);
+        Box::pin(waiting.into_owned())
+    });
+    for waiting in &mut wait {
+        assert!(waiting.as_mut().poll(look).is_pending());
+    }
+    scene.pass(Duration::from_secs(100));
+    change(&set);
+    drop(held);
+    let served = wait.each_mut().map(|waiting| waiting.as_mut().poll(look));
+    let is_served = served.each_ref().map(Poll::is_ready);
+    assert_ne!(is_served[0], is_served[1], "there is one place");
+    is_served[0]
+}
+
+#[test]
+fn a_key_is_charged_for_the_places_that_it_holds_though_it_is_reset_meanwhile() {
+    assert!(!is_first_after_holding_for_long(|_| {}));
+    assert!(!is_first_after_holding_for_long(|set| {
+        let key = set.key("holder").expect("a key");
+        key.reset().run().expect("works");
+    }));
+}
+
+#[test]
+fn a_key_is_charged_for_the_places_that_it_holds_though_its_tier_changes_meanwhile() {
+    assert!(!is_first_after_holding_for_long(|set| {
+        set.assign("holder", "gold").expect("a tier");
+    }));
 }
 
 #[test]
