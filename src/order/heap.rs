@@ -1,7 +1,7 @@
 //! The keys that have a lead, in a heap of four branches: the smallest tag on top, and of equal ones the earliest.
 
 use super::key_words::{
-    Damaged, KeyWord, Order, OrderMut, OrderWord, Place, Served, is_before, place_and_weight, placed,
+    Damaged, KeyWord, Order, OrderMut, OrderWord, Place, Served, place_and_weight, placed,
 };
 
 const BRANCHES: u64 = 4;
@@ -10,29 +10,34 @@ const BRANCHES: u64 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) tag: Served,
-    pub(super) row: u64,
-    pub(super) sequence: u32,
+    key: u64,
 }
 
 impl Entry {
-    fn to_words(self) -> [u64; 2] {
-        [self.tag, (self.row + 1) | u64::from(self.sequence) << 32]
-    }
-
-    fn from_words([tag, packed]: [u64; 2]) -> Option<Self> {
-        Some(Self {
+    fn new(tag: Served, row: u64, sequence: u64) -> Self {
+        Self {
             tag,
-            row: (packed & u64::from(u32::MAX)).checked_sub(1)?,
-            sequence: (packed >> 32) as u32,
-        })
+            key: (row + 1) | sequence << 32,
+        }
     }
 
+    fn stored(order: &(impl Order + ?Sized), index: u64) -> Self {
+        let [tag, key] = order.load_entry(index);
+        Self { tag, key }
+    }
+
+    /// The row of the key, if there is such a row.
+    pub(super) fn row(self, order: &(impl Order + ?Sized)) -> Result<u64, Damaged> {
+        let row = (self.key & u64::from(u32::MAX)).checked_sub(1);
+        row.filter(|row| *row < order.rows()).ok_or(Damaged)
+    }
+
+    /// Without a branch, because nobody could predict it.
     fn is_before(self, other: Self) -> bool {
-        if self.tag == other.tag {
-            (self.sequence.wrapping_sub(other.sequence) as i32) < 0
-        } else {
-            is_before(self.tag, other.tag)
-        }
+        let ahead = self.tag.wrapping_sub(other.tag) as i64;
+        let sequences = [self, other].map(|entry| (entry.key >> 32) as u32);
+        let came_earlier = (sequences[0].wrapping_sub(sequences[1]) as i32) < 0;
+        ahead.saturating_sub(i64::from(came_earlier)) < 0
     }
 }
 
@@ -45,52 +50,40 @@ fn length(order: &(impl Order + ?Sized)) -> Result<u64, Damaged> {
     }
 }
 
-/// What the entry at `index` says.
-fn stored(order: &(impl Order + ?Sized), index: u64) -> Result<Entry, Damaged> {
-    let entry = Entry::from_words(order.load_entry(index)).ok_or(Damaged)?;
-    if entry.row < order.rows() {
-        Ok(entry)
-    } else {
-        Err(Damaged)
-    }
-}
-
-/// The entry at `index`, if the key's row agrees, and the weight by which the key was counted.
-fn entry_and_weight(order: &(impl Order + ?Sized), index: u64) -> Result<(Entry, u64), Damaged> {
-    let entry = stored(order, index)?;
-    match place_and_weight(order, entry.row) {
-        (Place::Heap(place), weight) if place == index => Ok((entry, weight)),
+/// The row of the entry at `index` and the weight by which its key was counted, if the row agrees.
+fn row_and_weight(order: &(impl Order + ?Sized), index: u64, entry: Entry) -> Result<(u64, u64), Damaged> {
+    let row = entry.row(order)?;
+    match place_and_weight(order, row) {
+        (Place::Heap(place), weight) if place == index => Ok((row, weight)),
         _ => Err(Damaged),
     }
-}
-
-fn entry(order: &(impl Order + ?Sized), index: u64) -> Result<Entry, Damaged> {
-    entry_and_weight(order, index).map(|(entry, _)| entry)
 }
 
 /// A new entry for a key, by its tag.
 fn next_entry(order: &mut (impl OrderMut + ?Sized), row: u64) -> Entry {
     let sequence = order.load(OrderWord::Sequence);
     order.store(OrderWord::Sequence, sequence.wrapping_add(1));
-    Entry {
-        tag: order.load_key(row, KeyWord::Tag),
-        row,
-        sequence: sequence as u32,
-    }
+    Entry::new(order.load_key(row, KeyWord::Tag), row, sequence)
 }
 
-/// Whether the entry at `index` is that of the row.
+/// Whether the entry at `index` is that of the row, which says so.
 pub(super) fn has(order: &(impl Order + ?Sized), row: u64, index: u64) -> bool {
     let is_within = length(order).is_ok_and(|length| index < length);
-    is_within && entry(order, index).is_ok_and(|entry| entry.row == row)
+    is_within && Entry::stored(order, index).row(order) == Ok(row)
 }
 
-/// The key with the smallest tag.
-pub(super) fn top(order: &(impl Order + ?Sized)) -> Result<Option<Entry>, Damaged> {
-    if length(order)? == 0 {
+/// The entry with the smallest tag. Whether its row agrees is not looked at.
+pub(super) fn smallest(order: &(impl Order + ?Sized)) -> Result<Option<Entry>, Damaged> {
+    Ok((length(order)? > 0).then(|| Entry::stored(order, 0)))
+}
+
+/// The key with the smallest tag, and that tag.
+pub(super) fn top(order: &(impl Order + ?Sized)) -> Result<Option<(u64, Served)>, Damaged> {
+    let Some(entry) = smallest(order)? else {
         return Ok(None);
-    }
-    entry(order, 0).map(Some)
+    };
+    let (row, _) = row_and_weight(order, 0, entry)?;
+    Ok(Some((row, entry.tag)))
 }
 
 /// Adds a key by its tag.
@@ -101,7 +94,15 @@ pub(super) fn insert(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64
     }
     let added = next_entry(order, row);
     order.store(OrderWord::HeapLength, length + 1);
-    rise(order, length, added, weight).map(drop)
+    rise(
+        order,
+        length,
+        Keyed {
+            entry: added,
+            row,
+            weight,
+        },
+    )
 }
 
 /// Moves the key of a row, whose entry is at `index`, to where it belongs now.
@@ -114,8 +115,8 @@ pub(super) fn update(
     if !has(order, row, index) {
         return Err(Damaged);
     }
-    let updated = next_entry(order, row);
-    place_at(order, index, updated, weight)
+    let entry = next_entry(order, row);
+    place_at(order, index, length(order)?, Keyed { entry, row, weight })
 }
 
 /// Removes the key of a row, whose entry is at `index`.
@@ -124,78 +125,97 @@ pub(super) fn remove(order: &mut (impl OrderMut + ?Sized), row: u64, index: u64)
     if !has(order, row, index) {
         return Err(Damaged);
     }
-    let (moved, weight) = entry_and_weight(order, last)?;
+    let entry = Entry::stored(order, last);
+    let (moved, weight) = row_and_weight(order, last, entry)?;
     order.store(OrderWord::HeapLength, last);
     if index == last {
         return Ok(());
     }
-    place_at(order, index, moved, weight)
+    let moved = Keyed {
+        entry,
+        row: moved,
+        weight,
+    };
+    place_at(order, index, last, moved)
+}
+
+/// An entry, with the row of its key and the weight by which that is counted.
+#[derive(Clone, Copy)]
+struct Keyed {
+    entry: Entry,
+    row: u64,
+    weight: u64,
 }
 
 /// Puts an entry where it belongs: at `index`, whose entry it replaces, or above or below that.
 fn place_at(
     order: &mut (impl OrderMut + ?Sized),
     index: u64,
-    entry: Entry,
-    weight: u64,
+    length: u64,
+    keyed: Keyed,
 ) -> Result<(), Damaged> {
-    if rise(order, index, entry, weight)? == index {
-        sink(order, index, entry, weight)?;
+    let above = index
+        .checked_sub(1)
+        .map(|before| Entry::stored(order, before / BRANCHES));
+    if above.is_some_and(|above| keyed.entry.is_before(above)) {
+        rise(order, index, keyed)
+    } else {
+        sink(order, index, length, keyed)
     }
-    Ok(())
 }
 
 /// Writes an entry, and its place into the key's row.
-fn put(order: &mut (impl OrderMut + ?Sized), index: u64, entry: Entry, weight: u64) {
-    order.store_entry(index, entry.to_words());
-    order.store_key(entry.row, KeyWord::Place, placed(Place::Heap(index), weight));
+fn put(order: &mut (impl OrderMut + ?Sized), index: u64, keyed: Keyed) {
+    let Keyed { entry, row, weight } = keyed;
+    order.store_entry(index, [entry.tag, entry.key]);
+    order.store_key(row, KeyWord::Place, placed(Place::Heap(index), weight));
 }
 
-/// Puts an entry at `index`, or above as far as it comes before those there. Returns where.
-fn rise(
-    order: &mut (impl OrderMut + ?Sized),
-    mut index: u64,
-    entry: Entry,
-    weight: u64,
-) -> Result<u64, Damaged> {
+/// Moves the entry at `from` to `to`.
+fn shift(order: &mut (impl OrderMut + ?Sized), from: u64, entry: Entry, to: u64) -> Result<(), Damaged> {
+    let (row, weight) = row_and_weight(order, from, entry)?;
+    put(order, to, Keyed { entry, row, weight });
+    Ok(())
+}
+
+/// Puts an entry at `index`, or above as far as it comes before those there.
+fn rise(order: &mut (impl OrderMut + ?Sized), mut index: u64, keyed: Keyed) -> Result<(), Damaged> {
     while let Some(before) = index.checked_sub(1) {
         let above = before / BRANCHES;
-        if !entry.is_before(stored(order, above)?) {
+        let other = Entry::stored(order, above);
+        if !keyed.entry.is_before(other) {
             break;
         }
-        let (moved, of_moved) = entry_and_weight(order, above)?;
-        put(order, index, moved, of_moved);
+        shift(order, above, other, index)?;
         index = above;
     }
-    put(order, index, entry, weight);
-    Ok(index)
+    put(order, index, keyed);
+    Ok(())
 }
 
 /// Puts an entry at `index`, or below as far as it comes behind those there.
 fn sink(
     order: &mut (impl OrderMut + ?Sized),
     mut index: u64,
-    entry: Entry,
-    weight: u64,
+    length: u64,
+    keyed: Keyed,
 ) -> Result<(), Damaged> {
-    let length = length(order)?;
     loop {
         let first = index * BRANCHES + 1;
-        let mut least: Option<(u64, Entry)> = None;
-        for below in first..(first + BRANCHES).min(length) {
-            let other = stored(order, below)?;
-            if least.is_none_or(|(_, least)| other.is_before(least)) {
-                least = Some((below, other));
+        let (mut below, mut least) = (index, keyed.entry);
+        for other in first..(first + BRANCHES).min(length) {
+            let entry = Entry::stored(order, other);
+            if entry.is_before(least) {
+                (below, least) = (other, entry);
             }
         }
-        let Some((below, _)) = least.filter(|(_, least)| least.is_before(entry)) else {
+        if below == index {
             break;
-        };
-        let (moved, of_moved) = entry_and_weight(order, below)?;
-        put(order, index, moved, of_moved);
+        }
+        shift(order, below, least, index)?;
         index = below;
     }
-    put(order, index, entry, weight);
+    put(order, index, keyed);
     Ok(())
 }
 
@@ -203,12 +223,13 @@ fn sink(
 pub(super) fn keys(order: &(impl Order + ?Sized)) -> Option<u64> {
     let length = length(order).ok()?;
     for index in 0..length {
-        let own = entry(order, index).ok()?;
-        if own.tag != order.load_key(own.row, KeyWord::Tag) {
+        let own = Entry::stored(order, index);
+        let (row, _) = row_and_weight(order, index, own).ok()?;
+        if own.tag != order.load_key(row, KeyWord::Tag) {
             return None;
         }
         if let Some(before) = index.checked_sub(1)
-            && own.is_before(entry(order, before / BRANCHES).ok()?)
+            && own.is_before(Entry::stored(order, before / BRANCHES))
         {
             return None;
         }

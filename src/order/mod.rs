@@ -71,12 +71,12 @@ pub(crate) fn is_empty(order: &(impl Order + ?Sized)) -> bool {
 pub(crate) fn first(order: &(impl Order + ?Sized)) -> Result<Option<u64>, Damaged> {
     let newcomer = newcomers::first(order)?;
     let top = heap::top(order)?;
-    let (Some(newcomer), Some(top)) = (newcomer, top) else {
-        return Ok(newcomer.or(top.map(|top| top.row)));
+    let (Some(newcomer), Some((row, tag))) = (newcomer, top) else {
+        return Ok(newcomer.or(top.map(|(row, _)| row)));
     };
-    let is_due = !is_before(order.load(OrderWord::VirtualTime), top.tag);
+    let is_due = !is_before(order.load(OrderWord::VirtualTime), tag);
     let was_newcomer = order.load(OrderWord::Contention) & 1 != 0;
-    Ok(Some(if is_due && was_newcomer { top.row } else { newcomer }))
+    Ok(Some(if is_due && was_newcomer { row } else { newcomer }))
 }
 
 /// How many keys are served before a key, or more than `limit`: a guess for those far behind.
@@ -113,13 +113,18 @@ pub(crate) fn join(
         order.store(OrderWord::Contention, instant << 1);
         order.store(OrderWord::Weight, 0);
     }
+    enter(order, row);
+    insert(order, row, weight)
+}
+
+/// Begins the order of a key at virtual time, unless it has a lead.
+fn enter(order: &mut (impl OrderMut + ?Sized), row: u64) {
     let now = order.load(OrderWord::VirtualTime);
     let lead = lead(order, row);
     order.store_key(row, KeyWord::Floor, now);
     if lead == 0 {
         order.store_key(row, KeyWord::Tag, now);
     }
-    insert(order, row, weight)
 }
 
 /// Begins the order of a row that is given to another key, without credit and without a lead.
@@ -129,10 +134,34 @@ pub(crate) fn begin(order: &mut (impl OrderMut + ?Sized), row: u64) {
     order.store_key(row, KeyWord::Floor, now);
 }
 
-/// Orders a key again that was ordered before everything was [cleared](clear).
-pub(crate) fn restore(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64) -> Result<(), Damaged> {
+/// The newcomers in their order, as far as their links can be followed.
+pub(crate) fn newcomers(order: &(impl Order + ?Sized)) -> impl Iterator<Item = u64> {
+    newcomers::linked(order)
+}
+
+/// Orders a key again, after everything was [cleared](clear). It was at `before`, as far as that is known: if that is in
+/// the heap, it is still owed as much as its tag is behind virtual time.
+pub(crate) fn restore(
+    order: &mut (impl OrderMut + ?Sized),
+    row: u64,
+    weight: u64,
+    before: Place,
+) -> Result<(), Damaged> {
     if place(order, row) != Place::Nowhere {
         return Err(Damaged);
+    }
+    let behind = order
+        .load(OrderWord::VirtualTime)
+        .wrapping_sub(order.load_key(row, KeyWord::Tag));
+    match before {
+        Place::Heap(_) if behind <= MAX_LEAD => {
+            heap::insert(order, row, weight)?;
+            count(order, weight);
+            return Ok(());
+        }
+        // It comes into the order only now.
+        Place::Nowhere => enter(order, row),
+        Place::Newcomer | Place::Heap(_) => {}
     }
     insert(order, row, weight)
 }
@@ -144,9 +173,14 @@ fn insert(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64) -> Result
     } else {
         heap::insert(order, row, weight)?;
     }
+    count(order, weight);
+    Ok(())
+}
+
+/// Adds the weight of a key to that of all.
+fn count(order: &mut (impl OrderMut + ?Sized), weight: u64) {
     let sum = order.load(OrderWord::Weight).saturating_add(weight);
     order.store(OrderWord::Weight, sum);
-    Ok(())
 }
 
 /// Takes a key out of the order, if it is there: it no longer waits, or waits for something of its own. Once nobody is
@@ -196,13 +230,14 @@ pub(crate) fn charge(
     let now = order.load(OrderWord::VirtualTime);
     let by_weight = cost.min(MAX_COST) / weight.max(1);
     let tag = order.load_key(row, KeyWord::Tag);
-    let (after, tag) = match place(order, row) {
+    let place = place(order, row);
+    let (after, tag) = match place {
         Place::Nowhere => return Err(Damaged),
         Place::Newcomer => {
             let all = order.load(OrderWord::Weight).max(1);
             let moved = now.wrapping_add(cost.min(MAX_COST) / all);
-            let after = match heap::top(order)? {
-                Some(top) if is_before(top.tag, moved) => later(now, top.tag),
+            let after = match heap::smallest(order)? {
+                Some(smallest) if is_before(smallest.tag, moved) => later(now, smallest.tag),
                 _ => moved,
             };
             order.store_key(row, KeyWord::Floor, now);
@@ -215,7 +250,7 @@ pub(crate) fn charge(
         order.store(OrderWord::VirtualTime, after);
     }
     let contention = order.load(OrderWord::Contention) & !1;
-    let is_newcomer = u64::from(place(order, row) == Place::Newcomer);
+    let is_newcomer = u64::from(place == Place::Newcomer);
     order.store(OrderWord::Contention, contention | is_newcomer);
     Ok(())
 }

@@ -46,6 +46,13 @@ pub(super) fn first(order: &(impl Order + ?Sized)) -> Result<Option<u64>, Damage
     }
 }
 
+/// Those that can be reached from the first, in their order. Bounded, whatever the links say.
+pub(super) fn linked(order: &(impl Order + ?Sized)) -> impl Iterator<Item = u64> {
+    let newcomer = |link: u64| link.checked_sub(1).filter(|row| is_newcomer(order, *row));
+    let next = move |row: &u64| newcomer(neighbours(order, *row).behind);
+    std::iter::successors(newcomer(ends(order).before), next).take(order.capacity() as usize)
+}
+
 /// Whether the list links the key of a row.
 pub(super) fn is_linked(order: &(impl Order + ?Sized), row: u64) -> bool {
     let link = match neighbours(order, row).before.checked_sub(1) {

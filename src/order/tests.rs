@@ -344,10 +344,69 @@ fn a_key_is_restored_once_even_if_a_damaged_queue_has_two_heads() {
         join(&mut order, row, 1, 1).expect("sound");
     }
     clear(&mut order, 0..KEYS);
-    restore(&mut order, 0, 1).expect("sound");
-    assert_eq!(restore(&mut order, 0, 1), Err(Damaged));
-    restore(&mut order, 1, 1).expect("sound");
+    restore(&mut order, 0, 1, Place::Newcomer).expect("sound");
+    assert_eq!(restore(&mut order, 0, 1, Place::Newcomer), Err(Damaged));
+    restore(&mut order, 1, 1, Place::Nowhere).expect("sound");
     assert!(is_consistent(&order));
+}
+
+/// Loses who is ordered and finds it anew, as after a death, when those keys wait, the first of them for longest.
+fn lose_and_restore(order: &mut PlainOrder, weights: &[u64], waiting: &[u64]) {
+    let places: Vec<Place> = waiting.iter().map(|row| place(order, *row)).collect();
+    let newcomers: Vec<u64> = newcomers(order).collect();
+    clear(order, 0..KEYS);
+    let newcomers = newcomers.into_iter().map(|row| (row, Place::Newcomer));
+    for (row, before) in newcomers.chain(waiting.iter().copied().zip(places)) {
+        let _ = restore(order, row, weights[row as usize], before);
+    }
+    end_if_empty(order);
+}
+
+#[test]
+fn keys_that_are_restored_are_served_as_if_nothing_had_been_lost() {
+    for seed in 0..48 {
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let (mut order, mut model) = (PlainOrder::new(), Model::default());
+        let mut weights: Vec<u64> = (0..KEYS).map(|_| dice.u64(1..=1_000)).collect();
+        for _ in 0..300 {
+            step(&mut dice, &mut order, &mut model, &mut weights, 1 << 20);
+            let mut lost = order.clone();
+            let mut waiting: Vec<u64> = (0..KEYS)
+                .filter(|row| place(&order, *row) != Place::Nowhere)
+                .collect();
+            dice.shuffle(&mut waiting);
+            lose_and_restore(&mut lost, &weights, &waiting);
+            assert!(is_consistent(&lost));
+            // Of equal tags, the one that has waited for longest comes first, whichever that was before.
+            let tag_of = |order: &PlainOrder, row: u64| match place(order, row) {
+                Place::Heap(_) => Ok(order.tag(row)),
+                _ => Err(row),
+            };
+            let mut before = order.clone();
+            while let Some(row) = first(&before).expect("sound") {
+                let same = first(&lost).expect("sound").expect("it waits as well");
+                assert_eq!(tag_of(&before, row), tag_of(&lost, same));
+                leave(&mut before, row).expect("sound");
+                leave(&mut lost, same).expect("sound");
+            }
+            assert!(is_empty(&lost));
+        }
+    }
+}
+
+#[test]
+fn a_key_that_only_waits_for_something_of_its_own_is_owed_nothing_when_the_order_is_made_anew() {
+    let mut order = PlainOrder::new();
+    join(&mut order, 0, 1, 1).expect("sound");
+    for _ in 0..10 {
+        order.serve(1_000, 1, true);
+    }
+    lose_and_restore(&mut order, &[1; KEYS as usize], &[7, 0]);
+    let now = order.load(OrderWord::VirtualTime);
+    assert_eq!(
+        [KeyWord::Tag, KeyWord::Floor].map(|word| order.load_key(7, word)),
+        [now; 2]
+    );
 }
 
 #[test]
@@ -468,6 +527,51 @@ fn a_key_that_reserves_more_than_it_uses_is_served_by_what_it_uses() {
     }
     let least = used[0].min(used[1]);
     assert!(least * 100 >= (used[0] + used[1]) * 45, "{used:?}");
+}
+
+#[test]
+fn no_key_is_owed_more_than_it_reserves_at_once_so_that_one_that_comes_is_behind_by_no_more() {
+    const LARGEST: u64 = 1 << 30;
+    for seed in 0..24 {
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let mut order = PlainOrder::new();
+        let weights: Vec<u64> = (0..KEYS).map(|_| dice.u64(1..=20)).collect();
+        let mut unsettled: Vec<Option<(u64, u64)>> = vec![None; KEYS as usize];
+        let mut most_owed = 0;
+        for _ in 0..4_000 {
+            let row = dice.u64(..KEYS);
+            let first = first(&order).expect("sound");
+            match dice.u8(..4) {
+                0 if place(&order, row) == Place::Nowhere => {
+                    join(&mut order, row, weights[row as usize], 1).expect("sound");
+                }
+                // Each has one request at a time that is not settled yet.
+                1 | 2 if first.is_some_and(|row| unsettled[row as usize].is_none()) => {
+                    let row = first.expect("checked");
+                    let reserved = dice.u64(1..=LARGEST);
+                    order.serve(reserved, weights[row as usize], dice.u8(..8) > 0);
+                    unsettled[row as usize] = Some((reserved, dice.u64(..=reserved / 16)));
+                }
+                _ => {
+                    let row = first.filter(|_| dice.bool()).unwrap_or(row);
+                    if let Some((charged, used)) = unsettled[row as usize].take() {
+                        let weight = weights[row as usize];
+                        correct(&mut order, row, charged, used, weight, 1).expect("sound");
+                    }
+                }
+            }
+            let now = order.load(OrderWord::VirtualTime);
+            for row in (0..KEYS).filter(|row| matches!(place(&order, *row), Place::Heap(_))) {
+                let owed = (now.wrapping_sub(order.tag(row)) as i64).max(0) as u64;
+                assert!(owed <= LARGEST / weights[row as usize], "{row} is owed {owed}");
+                most_owed = most_owed.max(owed * weights[row as usize]);
+            }
+        }
+        assert!(
+            most_owed > LARGEST / 2,
+            "the bound is never come near: {most_owed}"
+        );
+    }
 }
 
 #[test]

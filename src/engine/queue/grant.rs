@@ -55,9 +55,8 @@ pub(crate) enum Served {
 impl<Rules> Shard<'_, Rules> {
     /// What a ticket asks for. A limit for which it has no place is damage, and left out.
     pub(crate) fn costs_of(&self, ticket: TicketPlace<'_>) -> Costs {
-        let mask = LimitMask(ticket.request().load(Ordering::Relaxed) as u16);
         let mut costs = Costs::default();
-        for index in mask.iter() {
+        for index in ticket.limits().iter() {
             if let Some(limit) = ticket.limit(index) {
                 costs.limits.insert(index);
                 costs.amounts[index] = limit.cost().load(Ordering::Relaxed);
@@ -144,13 +143,9 @@ impl<'a> LockedShard<'a> {
         if !self.shard.set.has_overall() {
             return self.serve_queue(row, None);
         }
-        self.order_key(row);
-        let first = self.serve_in_order()?;
-        if let Some(first) = first.filter(|first| first.row == row) {
-            // It was just found blocked, or is to look again.
-            return Ok(self.served_as_first(first));
-        }
-        self.serve_queue(row, first.map(|first| first.ticket))
+        self.read_clock();
+        let (served, _) = self.serve_head_in_order(row)?;
+        Ok(served)
     }
 
     /// Serves the head of a row's queue if the limits allow it now. What all keys share is granted to no ticket but
@@ -164,6 +159,15 @@ impl<'a> LockedShard<'a> {
             return Ok(Served::NoWaiters);
         }
         self.read_clock();
+        self.serve_queue_now(row, first)
+    }
+
+    /// The same, by the clock as it was read last.
+    pub(in crate::engine) fn serve_queue_now(
+        &mut self,
+        row: u64,
+        first: Option<u64>,
+    ) -> Result<Served, Box<Error>> {
         self.lapse_if_due(row)?;
         let mut has_another_head = false;
         for _ in 0..MAX_PASSED {
@@ -176,9 +180,8 @@ impl<'a> LockedShard<'a> {
             if ticket.is_expired(self.now.monotonic) {
                 // Its owner will find it gone and its time up. Those behind it do not wait for that.
                 let costs = self.shard.costs_of(ticket);
-                self.leave_in_order(row, &costs, index, |locked| {
-                    locked.take_back_ticket(index, &locked.shard.memory.control().timed_out)
-                })?;
+                let counter = &self.shard.memory.control().timed_out;
+                self.leave_in_order(row, &costs, index, Some(counter))?;
                 has_another_head = true;
                 continue;
             }
@@ -278,15 +281,10 @@ impl<'a> LockedShard<'a> {
         if self.shard.has_no_waiters_at_all() {
             return Ok(());
         }
-        if let Some(freed) = freed.filter(|_| self.shard.set.has_overall()) {
-            // The lock was taken for something that needs no clock.
-            self.read_clock();
-            self.correct_freed(freed);
-        }
-        self.serve_head(row)?;
-        // It may have become the first in order by what came back to its key.
-        if let Some(first) = self.first_in_order().filter(|first| first.row == row) {
-            self.notify_head(first);
+        if self.shard.set.has_overall() {
+            self.serve_in_order_after_release(row, freed)?;
+        } else {
+            self.serve_queue(row, None)?;
         }
         if was_last_hold && self.shard.memory.is_keyed() {
             self.serve_who_may_wait_for_a_hold()?;
@@ -310,13 +308,27 @@ impl<'a> LockedShard<'a> {
 
     #[cold]
     fn serve_next_of_those_who_wait(&mut self, row: u64) -> Result<(), Box<Error>> {
-        let served = self.serve_head(row)?;
+        if !self.shard.set.has_overall() {
+            let served = self.serve_queue(row, None)?;
+            return self.notify_if_blocked(row, served);
+        }
+        self.read_clock();
+        let (served, first) = self.serve_head_in_order(row)?;
         self.notify_if_blocked(row, served)?;
         // It may have been another before.
-        match self.first_in_order().filter(|first| first.row != row) {
-            Some(first) => self.notify_if_blocked(first.row, self.served_as_first(first)),
+        match first.filter(|first| first.head.row != row) {
+            Some(first) => {
+                let blocked = self.blocked_as_first(first);
+                self.notify_if_blocked(first.head.row, Served::Blocked(blocked))
+            }
             None => Ok(()),
         }
+    }
+
+    /// Whether a head that is blocked has to compute when time serves it. A lease expires at an instant too, and it is the
+    /// head that looks for that.
+    pub(in crate::engine) fn is_to_look(&self, blocked: Blocked) -> bool {
+        blocked.wait > 0 || (blocked.by_others && self.shard.has_leases)
     }
 
     /// Wakes the head of a row's queue if it has to compute again when time serves it.
@@ -324,9 +336,7 @@ impl<'a> LockedShard<'a> {
         let Served::Blocked(blocked) = served else {
             return Ok(());
         };
-        // A lease expires at an instant too, and it is the head that looks for that.
-        let is_to_look = blocked.wait > 0 || (blocked.by_others && self.shard.has_leases);
-        if is_to_look
+        if self.is_to_look(blocked)
             && let Some(index) = self.head(row)?
             && let Some(ticket) = self.shard.memory.ticket(index)
         {
@@ -443,29 +453,38 @@ impl<'a> LockedShard<'a> {
         index: u64,
         counter: &AtomicU64,
     ) -> Result<(), Box<Error>> {
+        let phase = self.free_ticket(index, Some(counter))?;
+        if phase == Phase::Waiting
+            && let Some(ticket) = self.shard.memory.ticket(index)
+        {
+            self.order_key(ticket.row().index);
+        }
+        Ok(())
+    }
+
+    /// The same, but leaves it to the caller whether its key is still ordered. Returns the phase that the ticket was in.
+    pub(in crate::engine) fn free_ticket(
+        &self,
+        index: u64,
+        counter: Option<&AtomicU64>,
+    ) -> Result<Phase, Box<Error>> {
         let shard = self.shard;
         let (phase, place) = (
             queue::state(&QueueWords::reading(shard.memory), index).phase,
             shard.memory.ticket(index),
         );
         match phase {
-            Phase::Free => Ok(()),
-            Phase::Waiting => {
-                self.change_queue(Some(counter), |queue| queue::leave(queue, index))?;
-                if let Some(ticket) = place {
-                    self.order_key(ticket.row().index);
-                }
-                Ok(())
-            }
-            Phase::PassedOver => self.change_queue(Some(counter), |queue| {
+            Phase::Free => {}
+            Phase::Waiting => self.change_queue(counter, |queue| queue::leave(queue, index))?,
+            Phase::PassedOver => self.change_queue(counter, |queue| {
                 if let Some(ticket) = place {
                     shard.row(ticket.row().index).unpin(queue.store);
                 }
                 queue::claim(queue, index)
-            }),
+            })?,
             Phase::Granted => {
                 let charged = place.map_or(0, |ticket| self.charged_for(ticket));
-                self.change_queue(Some(counter), |queue| {
+                self.change_queue(counter, |queue| {
                     if let Some(ticket) = place {
                         self.undo_grant(queue.store, ticket);
                         shard.row(ticket.row().index).unpin(queue.store);
@@ -475,9 +494,9 @@ impl<'a> LockedShard<'a> {
                 if let Some(ticket) = place {
                     self.correct_undone(ticket, charged);
                 }
-                Ok(())
             }
         }
+        Ok(phase)
     }
 
     /// Gives back what a granted ticket took, which nobody has used.
@@ -504,6 +523,11 @@ impl<'a> LockedShard<'a> {
 }
 
 impl TicketPlace<'_> {
+    /// The limits that are asked for.
+    pub(in crate::engine) fn limits(self) -> LimitMask {
+        LimitMask(self.request().load(Ordering::Relaxed) as u16)
+    }
+
     /// The hold that a granted ticket was given.
     pub(in crate::engine) fn granted_hold(self) -> Option<HoldReference> {
         let index = self.hold().load(Ordering::Relaxed).checked_sub(1)?;

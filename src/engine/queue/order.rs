@@ -9,9 +9,10 @@
 //! A key joins the order where its queue is served, and leaves it as soon as none of its requests waits for what all keys
 //! share. If its own limits come to refuse its head meanwhile, that is found when its turn comes.
 //!
-//! Whoever grants the first one, or takes it out of its queue, wakes the next, unless that could be granted too.
+//! Whoever grants the first one, or takes it out of its queue, wakes the next, unless that could be granted too, or waits
+//! only for what others hold: whoever releases that serves it.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::queue::grant::{Blocked, Served};
 use crate::engine::queue::lapse::{LookAfter, MAX_RANK};
@@ -38,6 +39,26 @@ pub(in crate::engine) struct OrderedHead {
     pub(in crate::engine) row: u64,
 }
 
+/// The first in order, after it was served in vain.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct ServedFirst {
+    pub(in crate::engine) head: OrderedHead,
+    /// What it waits for, if that was worked out.
+    blocked: Option<Blocked>,
+    /// Whether it was woken, because another was first before.
+    was_woken: bool,
+}
+
+impl ServedFirst {
+    fn found(head: OrderedHead) -> Self {
+        Self {
+            head,
+            blocked: None,
+            was_woken: false,
+        }
+    }
+}
+
 impl ShardAt<'_> {
     /// Whether the costs ask for something that all keys share.
     pub(in crate::engine) fn asks_for_overall(&self, costs: &Costs) -> bool {
@@ -60,10 +81,22 @@ impl ShardAt<'_> {
         let head = queue::head(&QueueWords::reading(self.shard.memory), row_index);
         let index = head.ok().flatten()?;
         let ticket = self.shard.memory.ticket(index)?;
-        let (row, costs) = (self.shard.row(row_index), self.shard.costs_of(ticket));
-        let leaves = ticket.owner().load(Ordering::Relaxed) == 0 || ticket.is_expired(self.now.monotonic);
-        let is_ordered = self.asks_for_overall(&costs) && (leaves || !self.is_refused_by_key(row, &costs));
+        let (asked, overall) = (ticket.limits().0, self.shard.set.overall.0);
+        if asked & overall == 0 {
+            return None;
+        }
+        let row = self.shard.row(row_index);
+        // Most keys have nothing that could refuse it.
+        let may_be_refused = asked & !overall != 0 || self.shard.row_throttled_for(row, self.now) > 0;
+        let is_ordered = !may_be_refused
+            || self.leaves(ticket)
+            || !self.is_refused_by_key(row, &self.shard.costs_of(ticket));
         is_ordered.then_some(index)
+    }
+
+    /// Whether a ticket leaves its queue without a grant as soon as it is served.
+    fn leaves(&self, ticket: TicketPlace<'_>) -> bool {
+        ticket.owner().load(Ordering::Relaxed) == 0 || ticket.is_expired(self.now.monotonic)
     }
 }
 
@@ -130,6 +163,12 @@ impl<'a> LockedShard<'a> {
         Ok(None)
     }
 
+    /// Whether the first in order still is, after it was served in vain.
+    fn is_still_first(&self, first: OrderedHead) -> bool {
+        let head = || queue::head(&QueueWords::reading(self.shard.memory), first.row);
+        order::first(&self.order()) == Ok(Some(first.row)) && head() == Ok(Some(first.ticket))
+    }
+
     /// Puts the key of a row back where it belongs in the order, or takes it out, once the request that was first has been
     /// charged and has left the queue.
     pub(in crate::engine) fn replace_in_order(&self, row: u64) {
@@ -140,26 +179,27 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// Has a waiting ticket leave its queue without a grant. If it was first in order, it pays as if it had been granted:
-    /// otherwise large requests that give up just in time would keep all others waiting.
-    pub(in crate::engine) fn leave_in_order<T>(
+    /// Has a ticket leave its queue without a grant, and adds one to `counter`. If it was first in order, it pays as if it
+    /// had been granted: otherwise large requests that give up just in time would keep all others waiting. One that does
+    /// not wait any more gives back what it was granted.
+    pub(in crate::engine) fn leave_in_order(
         &self,
         row: u64,
         costs: &Costs,
         ticket: u64,
-        leave: impl FnOnce(&Self) -> Result<T, Box<Error>>,
-    ) -> Result<T, Box<Error>> {
+        counter: Option<&AtomicU64>,
+    ) -> Result<(), Box<Error>> {
         let was_first = self.first_in_order() == Some(OrderedHead { ticket, row });
         if was_first {
             self.charge_in_order(row, costs, None);
         }
-        let left = leave(self)?;
+        self.free_ticket(ticket, counter)?;
         if was_first {
             self.replace_in_order(row);
         } else {
             self.order_key(row);
         }
-        Ok(left)
+        Ok(())
     }
 
     /// Whether a request of the key of a row has to wait until others are served.
@@ -167,48 +207,128 @@ impl<'a> LockedShard<'a> {
         !self.shard.has_no_waiters(row) || (self.asks_for_overall(costs) && self.first_in_order().is_some())
     }
 
-    /// Grants what all keys share to those that ask for it, one after the other, as far as the limits admit that.
-    /// Returns the first in order afterwards, which is blocked, or was woken to go on.
-    #[cold]
-    pub(in crate::engine) fn serve_in_order(&mut self) -> Result<Option<OrderedHead>, Box<Error>> {
-        let mut has_another_first = false;
-        for _ in 0..MAX_GRANTED {
-            let Some(first) = self.first_in_order() else {
-                return Ok(None);
-            };
-            let served = self.serve_queue(first.row, Some(first.ticket))?;
-            if matches!(served, Served::Blocked(_)) && self.first_in_order() == Some(first) {
-                // It went to sleep behind others. As the first, it has to compute when time serves it.
-                if has_another_first {
-                    self.notify_head(first);
-                }
-                return Ok(Some(first));
-            }
-            has_another_first = true;
+    /// Serves the head of a row's queue, and before it those that ask for what all keys share, in their order. Returns the
+    /// first in order afterwards, too. By the clock as it was read last.
+    pub(in crate::engine) fn serve_head_in_order(
+        &mut self,
+        row: u64,
+    ) -> Result<(Served, Option<ServedFirst>), Box<Error>> {
+        self.order_key(row);
+        let first = self.serve_in_order()?;
+        if let Some(first) = first.filter(|first| first.head.row == row) {
+            // It was just found blocked, or is to look again.
+            return Ok((Served::Blocked(self.blocked_as_first(first)), Some(first)));
         }
-        let next = self.first_in_order();
-        if let Some(next) = next {
-            self.notify_head(next);
+        if self.shard.has_no_waiters(self.shard.row(row)) {
+            return Ok((Served::NoWaiters, first));
         }
-        Ok(next)
+        let served = self.serve_queue_now(row, first.map(|first| first.head.ticket))?;
+        // What was granted to the key of its own, or taken out of its queue, may have brought it into the order.
+        let head = self.first_in_order();
+        let as_before = |head| first.filter(|first| first.head == head);
+        let first = head.map(|head| as_before(head).unwrap_or(ServedFirst::found(head)));
+        Ok((served, first))
     }
 
-    /// The same, after something that may have changed which keys are ordered.
+    /// Serves those that ask for what all keys share, after the key of a row has given something back.
+    #[cold]
+    pub(in crate::engine) fn serve_in_order_after_release(
+        &mut self,
+        row: u64,
+        freed: Option<u64>,
+    ) -> Result<(), Box<Error>> {
+        // The lock was taken for something that needs no clock.
+        self.read_clock();
+        if let Some(freed) = freed {
+            self.correct_freed(freed);
+        }
+        let first = if self.is_ordered(row) {
+            // What its head waits for are its turn and what all keys share.
+            self.serve_in_order()?
+        } else {
+            self.serve_head_in_order(row)?.1
+        };
+        // It may have become the first in order by what came back to its key.
+        if let Some(first) = first.filter(|first| first.head.row == row && !first.was_woken)
+            && self.is_to_look(self.blocked_as_first(first))
+        {
+            self.notify_head(first.head);
+        }
+        Ok(())
+    }
+
+    /// Grants what all keys share to those that ask for it, one after the other, as far as the limits admit that.
+    /// Returns the first in order afterwards, which is blocked, or was woken to go on. By the clock as it was read last.
+    #[cold]
+    fn serve_in_order(&mut self) -> Result<Option<ServedFirst>, Box<Error>> {
+        let mut has_another_first = false;
+        let mut first = self.first_in_order();
+        for _ in 0..MAX_GRANTED {
+            let Some(head) = first else {
+                return Ok(None);
+            };
+            // It went to sleep behind another, but only a release serves it, so it has nothing to compute.
+            if has_another_first && let Some(blocked) = self.only_by_others(head) {
+                return Ok(Some(ServedFirst {
+                    blocked: Some(blocked),
+                    ..ServedFirst::found(head)
+                }));
+            }
+            match self.serve_queue_now(head.row, Some(head.ticket))? {
+                Served::Blocked(blocked) if self.is_still_first(head) => {
+                    let was_woken = has_another_first && self.is_to_look(blocked);
+                    if was_woken {
+                        self.notify_head(head);
+                    }
+                    return Ok(Some(ServedFirst {
+                        head,
+                        blocked: Some(blocked),
+                        was_woken,
+                    }));
+                }
+                _ => {
+                    has_another_first = true;
+                    first = self.first_in_order();
+                }
+            }
+        }
+        Ok(first.map(|head| {
+            self.notify_head(head);
+            ServedFirst {
+                was_woken: true,
+                ..ServedFirst::found(head)
+            }
+        }))
+    }
+
+    /// What the first in order waits for, if that is nothing but what others hold, so that whoever releases it serves it.
+    fn only_by_others(&self, first: OrderedHead) -> Option<Blocked> {
+        let ticket = self.shard.memory.ticket(first.ticket)?;
+        let blocked = self.blocked(self.shard.row(first.row), &self.shard.costs_of(ticket));
+        let waits = blocked.by_others && !self.is_to_look(blocked) && !self.leaves(ticket);
+        waits.then_some(blocked)
+    }
+
+    /// What the first in order waits for.
+    pub(in crate::engine) fn blocked_as_first(&self, first: ServedFirst) -> Blocked {
+        let work_out = || {
+            let ticket = self.shard.memory.ticket(first.head.ticket);
+            ticket.map_or_else(Blocked::default, |ticket| {
+                self.blocked(self.shard.row(first.head.row), &self.shard.costs_of(ticket))
+            })
+        };
+        first.blocked.unwrap_or_else(work_out)
+    }
+
+    /// Serves those that ask for what all keys share, after something that may have changed which keys are ordered.
     pub(in crate::engine) fn serve_all_in_order(&mut self) -> Result<Option<OrderedHead>, Box<Error>> {
+        self.read_clock();
         for index in 0..self.shard.memory.touched_tickets() {
             if let Some(row) = self.shard.queue_headed_by(index) {
                 self.order_key(row);
             }
         }
-        self.serve_in_order()
-    }
-
-    /// What the first in order, which was served before, waits for.
-    pub(in crate::engine) fn served_as_first(&self, first: OrderedHead) -> Served {
-        let ticket = self.shard.memory.ticket(first.ticket);
-        ticket.map_or(Served::NoWaiters, |ticket| {
-            Served::Blocked(self.blocked_head(first.row, ticket))
-        })
+        Ok(self.serve_in_order()?.map(|first| first.head))
     }
 
     pub(in crate::engine) fn notify_head(&self, head: OrderedHead) {
@@ -224,20 +344,15 @@ impl<'a> LockedShard<'a> {
             return None;
         }
         let row = self.shard.queue_headed_by(index)?;
-        let first = self.first_in_order().filter(|first| first.ticket != index)?;
+        let head = self.first_in_order().filter(|first| first.ticket != index)?;
         if !self.is_ordered(row) {
             return None;
         }
         let rank = order::rank(&self.order(), row, MAX_RANK).max(1);
-        let ticket = self.shard.memory.ticket(first.ticket)?;
-        let of_first = self.blocked_head(first.row, ticket);
-        Some((rank <= MAX_RANK).then_some(LookAfter {
-            first: of_first,
-            rank,
-        }))
-    }
-
-    fn blocked_head(&self, row: u64, ticket: TicketPlace<'_>) -> Blocked {
-        self.blocked(self.shard.row(row), &self.shard.costs_of(ticket))
+        if rank > MAX_RANK {
+            return Some(None);
+        }
+        let first = self.blocked_as_first(ServedFirst::found(head));
+        Some(Some(LookAfter { first, rank }))
     }
 }

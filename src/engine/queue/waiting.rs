@@ -379,9 +379,8 @@ impl SegmentEngine {
         let had_no_hold = shard.memory.has_no_free_hold();
         let index = waiting.ticket.index;
         let costs = shard.memory.ticket(index).map(|ticket| shard.costs_of(ticket));
-        locked.leave_in_order(waiting.row, &costs.unwrap_or_default(), index, |locked| {
-            locked.take_back_ticket(index, &shard.memory.control().cancelled)
-        })?;
+        let counter = &shard.memory.control().cancelled;
+        locked.leave_in_order(waiting.row, &costs.unwrap_or_default(), index, Some(counter))?;
         locked.serve_next(waiting.row)?;
         // It may have been granted the last free hold, which others wait for in other queues.
         locked.serve_after_release(waiting.row, None, had_no_hold)
@@ -529,9 +528,7 @@ impl LockedShard<'_> {
             Answer::Impossible => (PollResult::Lost, None),
             _ => (PollResult::Refused, Some(&shard.memory.control().timed_out)),
         };
-        self.leave_in_order(row, costs, index, |locked| {
-            locked.change_queue(counter, |queue| queue::leave(queue, index))
-        })?;
+        self.leave_in_order(row, costs, index, counter)?;
         self.serve_next(row)?;
         Ok(result)
     }

@@ -4,13 +4,14 @@ use crate::engine::recover::repairs::Extent;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::order_words::OrderWords;
 use crate::engine::shard::queue_words::QueueWords;
-use crate::order;
+use crate::order::{self, Place};
 use crate::queue;
 use crate::sorting::sort_by;
 
 impl LockedShard<'_> {
-    /// Orders every key that waits, by how far it was served and then by how long it has waited. A key that waits for
-    /// something of its own leaves the order when its turn comes.
+    /// Orders every key that waits: newcomers that still are in their order, and all others by how far they were served and
+    /// then by how long they have waited. A key that is owed something keeps that. A key that waits for something of its
+    /// own leaves the order when its turn comes.
     ///
     /// A death can leave only the places of keys wrong that tickets name, left ones included. Others are wrong only if
     /// something damaged them, and are cleared too if the `extent` is the whole table.
@@ -23,22 +24,27 @@ impl LockedShard<'_> {
         let mut order = OrderWords::of(memory);
         let queue = QueueWords::reading(memory);
         let tickets = 0..memory.touched_tickets();
+        // Allocates under the lock, but only after a death or damage.
+        let heads = tickets.clone().filter_map(|index| {
+            let row = self.shard.queue_headed_by(index)?;
+            Some((queue::state(&queue, index).serial, row, order::place(&order, row)))
+        });
+        let mut heads: Vec<(u64, u64, Place)> = heads.collect();
+        sort_by(&mut heads, |one, other| (one.0, one.1) < (other.0, other.1));
+        let newcomers: Vec<u64> = order::newcomers(&order).collect();
         match extent {
             Extent::Whole => order::clear(&mut order, 0..memory.row_count()),
             Extent::LatestOperation => {
-                let of_tickets = tickets.clone().map(|index| queue::Queue::queue_of(&queue, index));
+                let of_tickets = tickets.map(|index| queue::Queue::queue_of(&queue, index));
                 order::clear(&mut order, of_tickets);
             }
         }
-        // Allocates under the lock, but only after a death or damage.
-        let heads = tickets.filter_map(|index| Some((self.shard.queue_headed_by(index)?, index)));
-        let mut heads: Vec<(u64, u64)> = heads
-            .map(|(row, index)| (queue::state(&queue, index).serial, row))
-            .collect();
-        sort_by(&mut heads, |one, other| one < other);
-        for (_, row) in heads {
-            // All places are clear, and there is room for each. If a damaged queue has two heads, the earlier one counts.
-            let _ = order::restore(&mut order, row, self.shard.weight_of(row));
+        let has_waiters = |row: &u64| matches!(queue::head(&queue, *row), Ok(Some(_)));
+        let newcomers = newcomers.into_iter().filter(has_waiters);
+        let newcomers = newcomers.map(|row| (row, Place::Newcomer));
+        for (row, before) in newcomers.chain(heads.into_iter().map(|(_, row, before)| (row, before))) {
+            // All places are clear, and there is room for each. A key that comes up again is where it belongs.
+            let _ = order::restore(&mut order, row, self.shard.weight_of(row), before);
         }
         order::end_if_empty(&mut order);
     }

@@ -125,11 +125,19 @@ impl LimitRules {
         if self.kind != Kind::Concurrency || self.shadow || matches!(self.rule, Rule::Unlimited(_)) {
             return 0;
         }
-        let found = self.rule.found_capacity(self.mark(row, now));
-        let capacity = found.unwrap_or_else(|| self.rule.capacity()).max(1);
-        let of_one = u128::from(nanos) * u128::from(PER_NANO);
-        let time = of_one.saturating_mul(u128::from(amount)) / u128::from(capacity);
-        saturate(time).min(MAX_COST)
+        let found = self.adapts.then(|| self.rule.found_capacity(self.mark(row, now)));
+        let capacity = found.flatten().unwrap_or_else(|| self.rule.capacity()).max(1);
+        let of_all = nanos
+            .checked_mul(PER_NANO)
+            .and_then(|of_one| of_one.checked_mul(amount));
+        let time = of_all.map_or_else(
+            || {
+                let of_one = u128::from(nanos) * u128::from(PER_NANO);
+                saturate(of_one.saturating_mul(u128::from(amount)) / u128::from(capacity))
+            },
+            |of_all| of_all / capacity,
+        );
+        time.min(MAX_COST)
     }
 
     /// The index of its first word among the states of its scope.
