@@ -1,6 +1,5 @@
 //! What identifies a key.
 
-use siphasher::sip::SipHasher13 as ShortHasher;
 use siphasher::sip128::SipHasher13;
 
 /// A key as 128 bits of a hash that nobody can compute without the segment's seed. Any two of 10^9 keys collide with
@@ -12,6 +11,57 @@ use siphasher::sip128::SipHasher13;
 pub(crate) struct Fingerprint {
     pub(crate) low: u64,
     pub(crate) high: u64,
+}
+
+/// A permutation of 128 bits that only this segment has, which keeps those who choose keys from choosing buckets,
+/// although they know the hashes of their keys.
+///
+/// Three rounds of a Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations"), whose functions are
+/// multiplications by secret numbers (Dietzfelbinger, "Universal hashing and k-wise independent random variables via
+/// integer arithmetic without primes"). So whatever hashes somebody chooses who does not see where their keys come to
+/// lie, they meet in buckets as seldom as any others. Functions that also withstand those who see that would cost as much
+/// as hashing the key once more, at each decision on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mixer {
+    factors: [u128; 3],
+}
+
+impl Mixer {
+    /// The permutation of the segment with this seed.
+    pub(crate) fn of(seed: [u64; 2]) -> Self {
+        Self {
+            factors: [0_u64, 1, 2].map(|round| {
+                let hash = SipHasher13::new_with_keys(seed[0], seed[1]).hash(&round.to_le_bytes());
+                u128::from(hash.h2) << 64 | u128::from(hash.h1)
+            }),
+        }
+    }
+
+    #[inline]
+    fn mix(&self, [mut low, mut high]: [u64; 2]) -> [u64; 2] {
+        let [first, second, third] = self.factors;
+        low = low.wrapping_add(folded(first, high));
+        high = high.wrapping_add(folded(second, low));
+        low = low.wrapping_add(folded(third, high));
+        [low, high]
+    }
+
+    /// Undoes [`mix`](Self::mix).
+    fn unmix(&self, [mut low, mut high]: [u64; 2]) -> [u64; 2] {
+        let [first, second, third] = self.factors;
+        low = low.wrapping_sub(folded(third, high));
+        high = high.wrapping_sub(folded(second, low));
+        low = low.wrapping_sub(folded(first, high));
+        [low, high]
+    }
+}
+
+/// A product modulo 2^128, with its halves folded onto one another, so that words in a row do not become numbers at even
+/// distances.
+#[inline]
+fn folded(factor: u128, word: u64) -> u64 {
+    let product = factor.wrapping_mul(u128::from(word));
+    (product >> 64) as u64 ^ product as u64
 }
 
 impl Fingerprint {
@@ -36,27 +86,24 @@ impl Fingerprint {
     }
 
     /// The fingerprint of a key whose limits hosts share. It contains [what the store knows the key by](Self::in_fleet):
-    /// a hash that all hosts compute alike, under the seed of this segment. So a row that is found by its fingerprint need
-    /// not keep the key.
-    #[inline(never)]
-    pub(crate) fn of_shared(seed: [u64; 2], key: &[u8]) -> Self {
+    /// a hash that all hosts compute alike, mixed as only this segment does. So a row that is found by its fingerprint
+    /// need not keep the key.
+    #[inline]
+    pub(crate) fn of_shared(mixer: &Mixer, key: &[u8]) -> Self {
         let hash = SipHasher13::new().hash(key);
-        let mut halves = [hash.h1, hash.h2];
-        // Two rounds of a Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations"): whoever
-        // chooses keys knows their hashes, but does not choose their buckets.
-        halves[0] ^= round(seed, 0, halves[1]);
-        halves[1] ^= round(seed, 1, halves[0]);
-        // That this hash is zero for some key is as likely as that two keys have the same.
-        Self {
-            low: halves[0],
-            high: halves[1],
-        }
+        Self::mixed(mixer, [hash.h1, hash.h2])
+    }
+
+    #[inline]
+    pub(super) fn mixed(mixer: &Mixer, hash: [u64; 2]) -> Self {
+        // That this is zero for some key is as likely as that two keys have the same.
+        let [low, high] = mixer.mix(hash);
+        Self { low, high }
     }
 
     /// What the store knows a key by whose fingerprint [hosts share](Self::of_shared).
-    pub(crate) fn in_fleet(self, seed: [u64; 2]) -> u128 {
-        let high = self.high ^ round(seed, 1, self.low);
-        let low = self.low ^ round(seed, 0, high);
+    pub(crate) fn in_fleet(self, mixer: &Mixer) -> u128 {
+        let [low, high] = mixer.unmix([self.low, self.high]);
         u128::from(high) << 64 | u128::from(low)
     }
 
@@ -98,12 +145,6 @@ impl Fingerprint {
     pub(super) fn start(self) -> u64 {
         self.low & 63
     }
-}
-
-/// A round of [`Fingerprint::of_shared`].
-#[inline]
-fn round(seed: [u64; 2], number: u64, half: u64) -> u64 {
-    ShortHasher::new_with_keys(seed[0], seed[1] ^ number).hash(&half.to_le_bytes())
 }
 
 #[inline]

@@ -19,7 +19,7 @@ mod sizing;
 mod tests;
 
 pub(crate) use eviction::{Claim, Usage};
-pub(crate) use fingerprint::Fingerprint;
+pub(crate) use fingerprint::{Fingerprint, Mixer};
 pub(crate) use repair::{is_consistent, rebuild};
 pub(crate) use row_for_key::NewRow;
 pub(crate) use sizing::{buckets_for, holds_for, shards_for};

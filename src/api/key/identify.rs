@@ -28,7 +28,7 @@ pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error
         }));
     }
     let fingerprint = if set.has_lease_room {
-        Fingerprint::of_shared(set.seed, key)
+        Fingerprint::of_shared(&set.mixer, key)
     } else {
         Fingerprint::of(set.seed, key)
     };

@@ -135,7 +135,7 @@ impl LockedShard<'_> {
                     shard: shard.index(),
                     row: row.reference(),
                 },
-                of_key: Some(row.key().in_fleet(shard.set.seed)),
+                of_key: Some(row.key().in_fleet(&shard.set.mixer)),
                 generation: shard.rules.generation,
                 attempt_at: now.monotonic,
                 ask,

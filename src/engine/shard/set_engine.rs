@@ -27,7 +27,7 @@ use crate::shm::layout::row_list::RowList;
 use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::{JournalOverflow, Transaction};
 use crate::shm::process::participant::Membership;
-use crate::table::Fingerprint;
+use crate::table::{Fingerprint, Mixer};
 
 /// A set of an attached segment, or a copy of one: where it lies, and the definitions that this process knows.
 #[derive(Debug)]
@@ -45,6 +45,8 @@ pub(crate) struct SetEngine {
     looked_up_to: Vec<[AtomicU64; 2]>,
     /// The seed for hashing keys.
     pub(crate) seed: [u64; 2],
+    /// For hashes that all hosts compute alike.
+    pub(crate) mixer: Mixer,
     /// Present in an attached segment, if processes draw credit from the set.
     pub(in crate::engine) batches: Option<Arc<Batches>>,
 }
@@ -108,6 +110,7 @@ impl SetEngine {
             looked_up_to: shards.iter().map(|_| Default::default()).collect(),
             shards,
             seed,
+            mixer: Mixer::of(seed),
             batches: None,
         })
     }

@@ -10,7 +10,7 @@ use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"SHMLIMIT");
 
 /// The number of this format. It has nothing to do with the version of the crate.
-pub(crate) const FORMAT: u64 = 3;
+pub(crate) const FORMAT: u64 = 4;
 
 /// A feature that a reader may ignore: everybody tells the time by the system's clock, nobody by the processor's
 /// counter.

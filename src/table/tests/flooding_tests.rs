@@ -34,6 +34,33 @@ fn keys_that_collide_under_another_seed_fill_a_shard_as_well_as_any() {
     assert_eq!(kept(SEED, in_one_pair.into_iter(), buckets), KEYS);
 }
 
+/// The fingerprints of keys that hosts share are [mixed](Mixer) from hashes that whoever chooses keys knows, and which may
+/// therefore be as alike as anybody likes.
+#[test]
+fn hashes_that_are_alike_fill_a_shard_as_well_as_any() {
+    const KEYS: u64 = 500;
+    let buckets = buckets_for(KEYS, 1);
+    let alike: [fn(u64) -> [u64; 2]; 8] = [
+        |number| [number, 0],
+        |number| [0, number],
+        |number| [number, number],
+        |number| [number, !number],
+        |number| [7, number << 52],
+        |number| [number << 52, 7],
+        |number| [number << 32, number << 20],
+        |number| [number.wrapping_mul(0x0101_0101_0101_0101), 1 << 63],
+    ];
+    for seed in 0..if cfg!(miri) { 1 } else { 50 } {
+        let mixer = Mixer::of([seed, !seed]);
+        for (index, hash) in alike.iter().enumerate() {
+            let mut table = PlainTable::new(buckets);
+            let fingerprints = (0..KEYS).map(|number| Fingerprint::mixed(&mixer, hash(number)));
+            let kept = fingerprints.filter(|fingerprint| table.keep(*fingerprint)).count();
+            assert_eq!(kept as u64, KEYS, "hashes {index}, seed {seed}");
+        }
+    }
+}
+
 #[test]
 fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
     let mut table = PlainTable::new(buckets_for(100, 1));

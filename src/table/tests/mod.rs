@@ -104,6 +104,18 @@ fn a_key_is_known_by_the_published_siphash_128_of_its_bytes() {
     assert_ne!(Fingerprint::of([0, 0], b"a"), Fingerprint::of([0, 0], b"a\0"));
 }
 
+proptest::proptest! {
+    /// So all hosts name a key alike, and no two keys are confused that have different hashes.
+    #[test]
+    fn a_fingerprint_that_hosts_share_contains_the_published_hash(seed: [u64; 2], key: Vec<u8>) {
+        let hash = siphasher::sip128::SipHasher13::new().hash(&key);
+        let mixer = Mixer::of(seed);
+        let fingerprint = Fingerprint::of_shared(&mixer, &key);
+        proptest::prop_assert_eq!(fingerprint.in_fleet(&mixer), u128::from(hash.h2) << 64 | u128::from(hash.h1));
+        proptest::prop_assert_ne!(fingerprint, Fingerprint::of_shared(&Mixer::of([seed[0], !seed[1]]), &key));
+    }
+}
+
 #[test]
 fn shards_are_even_and_no_two_of_shard_bucket_and_tag_hang_together() {
     const KEYS: u64 = 64_000;
