@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use shmlimit::declare::{FleetLease, Outage};
-use shmlimit::fleet::StoreProblem;
+use shmlimit::fleet::{LeaseReply, StoreProblem};
 use shmlimit::{Keyed, Limit, Permit, RefusalReason, SetDeclaration};
 
 use super::host::{Host, LEASE, MINUTE, fleet};
@@ -99,6 +99,58 @@ fn who_waits_for_a_place_of_a_key_is_admitted_when_the_answer_comes() {
         host.ask();
         assert!(waiter.join().is_ok(), "admitted");
     });
+}
+
+/// With or without keys.
+#[test]
+fn a_place_that_other_hosts_wait_for_is_given_back_as_soon_as_it_is_released() {
+    let of_all = SetDeclaration::new("api").add_limit(Limit::concurrency("places", 4).fleet(fleet()));
+    for (declared, is_keyed) in [(of_all, false), (places(4, fleet()), true)] {
+        let host = Host::of_set(declared, &Store::default());
+        let set = host.scene.set();
+        let take = || {
+            let request = set.request();
+            let request = if is_keyed {
+                request.for_key("a").expect("a key")
+            } else {
+                request
+            };
+            request.try_acquire().expect("a decision").into_result().ok()
+        };
+        let _ = take();
+        host.go_on(LEASE / 4);
+        let released = take().expect("leased");
+        host.go_on(LEASE / 4);
+        let held = take().expect("one is in hand");
+        // Others wait: nothing more is granted, and this host takes none anew once it has one.
+        let (mut answers, mut steps) = (0, 0);
+        while answers < 4 {
+            host.scene.pass(LEASE / 32);
+            for asked in host.duty.ask().expect("works") {
+                let nothing = LeaseReply::granting(asked.request(), 0, LEASE);
+                let reply = LeaseReply {
+                    ceiling: 1,
+                    ..nothing
+                };
+                host.duty.install(&asked, &reply).expect("works");
+                answers += 1;
+            }
+            steps += 1;
+            assert!(steps < 200, "{answers} answers");
+        }
+        host.scene.pass(MOMENT);
+        assert!(
+            host.duty.ask().expect("works").is_empty(),
+            "there is nothing to say"
+        );
+        drop(released);
+        // As long as requests for keys are gathered.
+        host.scene.pass(10 * MOMENT);
+        let asked = host.duty.ask().expect("works");
+        let kept: Vec<_> = asked.iter().map(|asked| asked.request().held).collect();
+        assert_eq!(kept, [1], "keyed: {is_keyed}");
+        drop(held);
+    }
 }
 
 /// Two keys are in use, and the answers for one of them do not come.

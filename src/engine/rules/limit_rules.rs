@@ -439,6 +439,13 @@ impl LimitRules {
         self.leased().is_some_and(|leased| leased.is_unreported(&state))
     }
 
+    /// Whether a place was released that other hosts wait for.
+    pub(in crate::engine) fn has_place_to_return(&self, row: Row<'_>, now: Now) -> bool {
+        let state = StateWords::reading(self.state(row));
+        self.leased()
+            .is_some_and(|leased| leased.has_place_to_return(&state, now))
+    }
+
     /// Notes that the lease is nearly spent. Returns whether to wake the process on duty. The note is only a hint and
     /// need not be undone.
     pub(in crate::engine) fn note_low(&self, row: Row<'_>) -> bool {

@@ -98,8 +98,14 @@ impl Leased {
         if is_wanted || self.in_use(state) > places {
             return Some(self.paced(state, true).max(retry_at));
         }
+        if self.has_place_to_return(state, now) {
+            // That this host got less than it wanted does not keep it from giving something back.
+            let is_answered = self.get(state, LeaseWord::Problem) == 0;
+            let not_before = if is_answered { 0 } else { retry_at };
+            return Some(self.paced(state, true).max(not_before));
+        }
         if is_leased && self.is_held() && places > self.get(state, LeaseWord::Ceiling) {
-            // Others wait for places that are released meanwhile.
+            // Others wait for places, some of which may be released without a note: by a process that died, say.
             let looked_at = self.get(state, LeaseWord::AnsweredAt).saturating_add(self.pace());
             return Some(looked_at.max(self.paced(state, false)).max(retry_at));
         }
@@ -167,6 +173,13 @@ impl Leased {
         } else {
             u64::MAX
         }
+    }
+
+    /// Whether a place was released that other hosts wait for.
+    pub(crate) fn has_place_to_return(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        self.is_held()
+            && self.is_valid(state, now)
+            && self.get(state, LeaseWord::Allowance) > self.kept_at_most(state)
     }
 
     fn keep_request(&self, state: &mut (impl StateMut + ?Sized), now: Now) {

@@ -192,7 +192,10 @@ impl Leased {
     pub(crate) fn is_key_in_hurry(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         let get = |word| self.get(state, word);
         let is_nearly_spent = get(LeaseWord::Alerted) != 0 && self.is_valid(state, now);
-        get(LeaseWord::Unmet) != 0 || get(LeaseWord::Draining) != 0 || is_nearly_spent
+        get(LeaseWord::Unmet) != 0
+            || get(LeaseWord::Draining) != 0
+            || is_nearly_spent
+            || self.has_place_to_return(state, now)
     }
 
     /// When the next request for a key is due, if none is unanswered and the host does not drain. `None` if nothing is

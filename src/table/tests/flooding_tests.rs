@@ -55,7 +55,9 @@ fn hashes_that_are_alike_fill_a_shard_as_well_as_any() {
         for (index, hash) in alike.iter().enumerate() {
             let mut table = PlainTable::new(buckets);
             let fingerprints = (0..KEYS).map(|number| Fingerprint::mixed(&mixer, hash(number)));
-            let kept = fingerprints.filter(|fingerprint| table.keep(*fingerprint)).count();
+            let kept = fingerprints
+                .filter(|fingerprint| table.keep(*fingerprint))
+                .count();
             assert_eq!(kept as u64, KEYS, "hashes {index}, seed {seed}");
         }
     }

@@ -37,6 +37,13 @@ pub fn findings(look: &Look) -> Vec<Finding> {
     found
 }
 
+/// Whether the store denies the processes of this host something, as far as is known.
+fn is_denied(look: &Look) -> bool {
+    let limits = look.snapshot.sets.iter().flat_map(|set| &set.limits);
+    let mut problems = limits.filter_map(|limit| limit.lease.as_ref()?.problem);
+    problems.any(|problem| matches!(problem, StoreProblem::Denied | StoreProblem::NotPermitted))
+}
+
 fn name(limit: &LimitSnapshot) -> String {
     sanitise::line(&limit.name)
 }
@@ -117,6 +124,13 @@ fn small_burst(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) 
 
 fn without_duty(look: &Look, fleet: &FleetSnapshot) -> Finding {
     let owner = fleet.duty.as_ref().and_then(process::of_duty);
+    if owner.is_none() && is_denied(look) {
+        return Finding::note(
+            "no_duty",
+            "no process asks the store for leases at present",
+            "one that the store denies something leaves that to others, and tries again after a second",
+        );
+    }
     let whose = match owner {
         Some(owner) => format!(
             "{}, which asked the store for leases, is dead",

@@ -338,6 +338,16 @@ fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
     duty.report(&asked, StoreProblem::Unreachable, Duration::from_secs(3600))
         .expect("works");
     assert!(kinds(&path).contains(&"store_unreachable".to_owned()));
+
+    // Whoever is denied something leaves asking to others for a moment. That is not what is wrong.
+    duty.report(&asked, StoreProblem::NotPermitted, Duration::from_secs(3600))
+        .expect("works");
+    drop(duty);
+    let found = kinds(&path);
+    assert!(
+        found.contains(&"store_not_permitted".to_owned()) && !found.contains(&"no_duty".to_owned()),
+        "{found:?}"
+    );
 }
 
 #[test]
