@@ -116,8 +116,8 @@ impl Refresher {
         Self::start_observed(segment, |_| {})
     }
 
-    /// Like [`start`](Self::start), and calls `observer` when an outage of the store begins and when it ends, as far as
-    /// this process asks the store. The thread calls it, so it should return soon: leases are not renewed meanwhile.
+    /// Like [`start`](Self::start), and calls `observer` when an outage of the store begins and when it ends, and when the
+    /// store turns out to evict keys, as far as this process asks the store. The thread calls it, so it should return soon: leases are not renewed meanwhile.
     ///
     /// ```no_run
     /// # use shmlimit::Segment;
@@ -376,6 +376,11 @@ impl Work {
                 .all(|answer| answer.as_ref().is_err_and(StoreError::is_denial)),
             Err(error) => error.is_denial(),
         };
-        (exchange.settle(duty, &pipeline, answers).or(problem), is_denied)
+        let problem = exchange.settle(duty, &pipeline, answers).or(problem);
+        let evicts_by = client.evicts_by().map(str::to_owned);
+        if let Some(policy) = evicts_by {
+            self.outages.note_eviction(policy);
+        }
+        (problem, is_denied)
     }
 }

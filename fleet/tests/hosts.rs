@@ -604,6 +604,54 @@ fn tells_of_an_outage_once_when_it_begins_and_once_when_it_ends() {
     assert!(!lines.concat().contains(PASSWORD));
 }
 
+#[test]
+fn tells_once_of_a_store_that_may_evict_what_it_counts() {
+    let Some(program) = server_program() else { return };
+    for (bound, policy, is_told) in [
+        ("100mb", "noeviction", false),
+        ("0", "allkeys-lru", false),
+        ("100mb", "volatile-ttl", true),
+    ] {
+        let mut server = Server::start_with(
+            &program,
+            &[
+                "--requirepass",
+                PASSWORD,
+                "--maxmemory",
+                bound,
+                "--maxmemory-policy",
+                policy,
+            ],
+        );
+        let limit = units(1_000, SECOND, 1_000, SECOND);
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("limits");
+        let segment = Segment::create(path, &declaration(&server.url(), limit)).expect("a segment");
+        let (told, lines) = mpsc::channel();
+        let credentials = Credentials::none().with_password(PASSWORD);
+        let tell = move |event: &StoreEvent<'_>| {
+            if matches!(event, StoreEvent::MayEvict { .. }) {
+                // The test may be over.
+                let _ = told.send(event.to_string());
+            }
+        };
+        let refresher = Refresher::start_with(&segment, credentials, patient(), tell).expect("a thread");
+        let set = segment.set("api").expect("declared");
+        wait_for("a lease", || take(&set).is_ok());
+        // On the second connection, it is known.
+        server.restart();
+        let before = refresher.counts().round_trips;
+        wait_for("another connection", || {
+            let _ = take(&set);
+            refresher.counts().round_trips > before + 1
+        });
+        refresher.stop();
+        let lines: Vec<String> = lines.iter().collect();
+        assert_eq!(lines.len(), usize::from(is_told), "{bound} {policy}: {lines:?}");
+        assert!(lines.iter().all(|line| line.contains(policy)), "{lines:?}");
+    }
+}
+
 /// Takes one unit of a key.
 fn takes(set: &LimitSet, key: &str) -> bool {
     let request = set.request().for_key(key).expect("a key");

@@ -78,6 +78,8 @@ enum Link {
         node: Node,
         /// Identifies the server's process: another one may have lost what this one acknowledged.
         run: String,
+        /// By which policy it evicts keys when its memory is used up, if it does.
+        evicts_by: Option<String>,
     },
     /// The script queries the run id of each server of a cluster.
     Cluster(Box<ClusterConnection>),
@@ -275,16 +277,29 @@ impl StoreClient {
         let mut connection = client.get_connection_with_timeout(self.timeouts.connect)?;
         connection.set_read_timeout(Some(self.timeouts.answer))?;
         connection.set_write_timeout(Some(self.timeouts.answer))?;
-        let text: String = redis::cmd("INFO").arg("server").query(&mut connection)?;
-        let run = text
-            .lines()
-            .find_map(|line| line.strip_prefix("run_id:"))
-            .unwrap_or_default();
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("INFO").arg("server").cmd("INFO").arg("memory");
+        let told: Results = pipeline.ignore_errors().query(&mut connection)?;
+        let mut texts = told
+            .into_iter()
+            .map(|told| told.and_then(|text| Ok(redis::from_redis_value::<String>(text)?)));
+        let server = texts.next().transpose()?.unwrap_or_default();
+        // A server that does not say so is not known to evict anything.
+        let memory = texts.next().and_then(Result::ok).unwrap_or_default();
         Ok(Link::Server {
             connection: Box::new(connection),
             node: node.clone(),
-            run: run.trim().to_owned(),
+            run: field(&server, "run_id").unwrap_or_default().to_owned(),
+            evicts_by: evicts_by(&memory).map(str::to_owned),
         })
+    }
+
+    /// By which policy the server that is connected evicts keys, if it does and is not part of a cluster.
+    pub(crate) fn evicts_by(&self) -> Option<&str> {
+        match &self.link {
+            Some(Link::Server { evicts_by, .. }) => evicts_by.as_deref(),
+            _ => None,
+        }
     }
 
     /// Whether sentinels still name the server of a link as the primary. They are asked once a second: a former primary
@@ -391,6 +406,19 @@ fn install_provider() {
         // An error means that another thread has just installed one.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
+}
+
+/// The value of a field in the text that a server answers to INFO.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = fields.find(|(field, _)| *field == name)?;
+    Some(value.trim())
+}
+
+/// The policy by which a server evicts keys, from its INFO of memory. One without a bound on its memory evicts nothing.
+fn evicts_by(memory: &str) -> Option<&str> {
+    let is_bounded = field(memory, "maxmemory").is_some_and(|bytes| bytes != "0");
+    field(memory, "maxmemory_policy").filter(|policy| is_bounded && *policy != "noeviction")
 }
 
 fn is_missing_script(result: &Result<Value, RedisError>) -> bool {
