@@ -88,7 +88,7 @@ impl Fingerprint {
     /// The fingerprint of a key whose limits hosts share. It contains [what the store knows the key by](Self::in_fleet):
     /// a hash that all hosts compute alike, mixed as only this segment does. So a row that is found by its fingerprint
     /// need not keep the key.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn of_shared(mixer: &Mixer, key: &[u8]) -> Self {
         let hash = SipHasher13::new().hash(key);
         Self::mixed(mixer, [hash.h1, hash.h2])

@@ -39,7 +39,7 @@ pub fn findings(look: &Look) -> Vec<Finding> {
 
 /// Whether the store denies the processes of this host something, as far as is known.
 fn is_denied(look: &Look) -> bool {
-    let limits = look.snapshot.sets.iter().flat_map(|set| &set.limits);
+    let limits = look.snapshot().sets.iter().flat_map(|set| &set.limits);
     let mut problems = limits.filter_map(|limit| limit.lease.as_ref()?.problem);
     problems.any(|problem| matches!(problem, StoreProblem::Denied | StoreProblem::NotPermitted))
 }
