@@ -20,10 +20,10 @@ use tempfile::TempDir;
 use crate::client::{self, Tally};
 use crate::crew::{Crew, wait_for_signal};
 use crate::demonstration::ClientProcess;
+use crate::figures::thousands;
 use crate::options::Options;
 use crate::report::print;
 use crate::rules::AllRules;
-use crate::table::thousands;
 use crate::{Failure, SegmentFile, worker};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -14,8 +14,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 use crate::Failure;
 use crate::client::Connection;
-use crate::report::Check;
-use crate::rules::{Rule, Rules};
+use crate::rules::{Check, Rule, Rules};
 use crate::worker::SERVER_WORKER;
 
 /// Connections of one key at a time.

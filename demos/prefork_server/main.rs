@@ -16,6 +16,7 @@
 mod client;
 mod crew;
 mod demonstration;
+mod figures;
 mod fleet;
 mod keys;
 mod options;

@@ -12,9 +12,9 @@ use shmlimit::declare::Kind;
 use crate::Failure;
 use crate::client::Answers;
 use crate::demonstration::{Findings, Killed};
+use crate::figures::thousands;
 use crate::keys::KeyTally;
-use crate::rules::{AllRules, Rules};
-use crate::table::thousands;
+use crate::rules::{AllRules, Check, Rules};
 
 /// Prints a report, and says how the program ends by it.
 pub fn print(report: &(impl Serialize + Display), is_held: bool, as_json: bool) -> Result<ExitCode, Failure> {
@@ -71,16 +71,6 @@ pub struct KeyRow {
     pub admitted: u64,
     pub refused: u64,
     pub workers: usize,
-}
-
-/// A bound, and what was counted.
-#[derive(Clone, Debug, Serialize)]
-pub struct Check {
-    pub subject: String,
-    pub what: String,
-    pub allowed: u64,
-    pub counted: u64,
-    pub held: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use shmlimit::declare::Kind;
 use shmlimit::{Algorithm, Declaration, Window};
 
@@ -39,6 +39,16 @@ pub struct Rules {
 pub struct AllRules {
     pub everyone: Rules,
     pub each_key: Option<Rules>,
+}
+
+/// A bound, and what was counted.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    pub subject: String,
+    pub what: String,
+    pub allowed: u64,
+    pub counted: u64,
+    pub held: bool,
 }
 
 impl AllRules {

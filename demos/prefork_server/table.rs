@@ -5,8 +5,9 @@ use std::fmt::{self, Display, Formatter};
 use shmlimit::declare::Kind;
 
 use crate::client::Answers;
-use crate::report::{Check, Report};
-use crate::rules::{Rule, Rules};
+use crate::figures::thousands;
+use crate::report::Report;
+use crate::rules::{Check, Rule, Rules};
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -172,17 +173,4 @@ pub fn counted(number: u64, one: &str, several: &str) -> String {
 
 fn millis(micros: u64) -> String {
     format!("{}.{} ms", micros / 1000, micros % 1000 / 100)
-}
-
-/// Groups the digits by three, with commas.
-pub fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.char_indices() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
