@@ -1,5 +1,5 @@
-//! What many waiting futures cost: 20,000 tasks of one process wait in the queue for a limit of 1,000 a second. Shown
-//! is how many are served a second once all of them wait, and the share of one processor that the whole process takes
+//! What many waiting futures cost: 20,000 tasks of one process wait in the queue for a limit of 1,000 per second. Shows
+//! how many are served per second once all of them wait, and how much of one processor the whole process uses
 //! meanwhile.
 
 #[allow(dead_code)]
@@ -16,13 +16,13 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use shmlimit::{Declaration, Keyed, Limit, LimitSet, Segment, SetDeclaration};
 
-/// Who is served a second.
+/// How many are served per second.
 const RATE: u64 = 1_000;
 
-/// Who is late does not lose its turn.
+/// A late one does not lose its turn.
 const BURST: u64 = 10;
 
-/// Tasks, each once.
+/// Tasks, each of which waits once.
 type Tasks = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 /// Measures with a new segment in the directory.
@@ -33,7 +33,7 @@ struct Measured {
     served_per_second: f64,
     /// Of one processor.
     share: f64,
-    /// How many were served before one that had come earlier, where each is served once.
+    /// How many were served before one that had come earlier, if each is served once.
     overtakings: Option<usize>,
 }
 
@@ -54,15 +54,15 @@ fn calls(name: &str) -> SetDeclaration {
     SetDeclaration::new(name).add_limit(Limit::calls("calls", RATE, Duration::from_secs(1)).burst(BURST))
 }
 
-/// One that waits in the queue, and notes that it was served.
+/// A task that waits in the queue, and notes that it was served.
 async fn wait_once(set: LimitSet, number: u64, served: Arc<Mutex<Vec<u64>>>) {
     let outcome = set.request().acquire_async(None).await.expect("works");
     assert!(outcome.is_admitted(), "{outcome:?}");
     served.lock().expect("not poisoned").push(number);
 }
 
-/// How fast the tasks that note themselves in `served` are served; of all tasks every second one is cancelled first
-/// where `cancelled` says so.
+/// How fast the tasks that note themselves in `served` are served. If `cancelled`, every second one of all tasks is
+/// cancelled first.
 fn measure(tasks: Tasks, served: &Mutex<Vec<u64>>, cancelled: bool, span: Duration) -> Measured {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -71,7 +71,7 @@ fn measure(tasks: Tasks, served: &Mutex<Vec<u64>>, cancelled: bool, span: Durati
     runtime.block_on(async {
         let started = AtomicU64::new(0);
         let tasks: Vec<_> = tasks.into_iter().map(|task| tokio::spawn(task)).collect();
-        // Each has been polled when those that were spawned before this have been.
+        // Each has been polled once those that were spawned before this one have been.
         while started.fetch_add(1, Ordering::Relaxed) < 10 {
             tokio::task::yield_now().await;
         }
@@ -109,7 +109,7 @@ fn one_line(directory: &Path, waiters: u64, cancelled: bool, span: Duration) -> 
     measure(tasks, &served, cancelled, span)
 }
 
-/// A few are served while many wait for others, in a line of another set.
+/// A few are served while many wait for others, in the queue of another set.
 fn another_set(directory: &Path, waiters: u64, span: Duration) -> Measured {
     let held = SetDeclaration::new("held").add_limit(Limit::concurrency("places", 1));
     let segment = segment(directory, "sets", [held.waiters(waiters as u32), calls("set")]);
@@ -143,7 +143,7 @@ fn other_keys(directory: &Path, waiters: u64, span: Duration) -> Measured {
     measure_beside(tasks, &set, span)
 }
 
-/// Ten are served by a set, over and over, beside tasks that wait for something else.
+/// A set serves ten over and over, next to tasks that wait for something else.
 fn measure_beside(mut tasks: Tasks, set: &LimitSet, span: Duration) -> Measured {
     let served = Arc::default();
     for number in 0..10 {
@@ -166,7 +166,7 @@ async fn wait_over_and_over(set: LimitSet, number: u64, served: Arc<Mutex<Vec<u6
 }
 
 fn main() {
-    // `cargo test --benches` asks whether it works, `cargo bench` how fast.
+    // `cargo test --benches` checks that it works, `cargo bench` how fast.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let (rounds, waiters, span) = if measure {
         (3, 20_000, Duration::from_secs(5))

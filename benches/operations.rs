@@ -1,4 +1,4 @@
-//! Every operation in one process, beside the floor that it stands on.
+//! Every operation in one process, compared with the floor that it is built on.
 
 #[allow(dead_code)]
 mod common;

@@ -1,8 +1,8 @@
-//! What the death of a process with the lock costs the process that has it next, by the size of what the lock guards: of a
-//! table of keys it looks at the rows of the interrupted operation only, of holds at all of them. Beside it, looking at
-//! everything, which `recover` does. And how long a killed process counts as alive, by the memory that it had, beside the time after
-//! which another has the lock that it died with. Criterion repeats one thing, and a death is another each time, so this has a harness
-//! of its own: medians of rounds.
+//! What the death of a process with the lock costs the next process that takes it, by the size of what the lock guards:
+//! in a table of keys, it only looks at the rows of the interrupted operation; of holds, at all of them. For
+//! comparison, looking at everything, as `recover` does. Also how long a killed process counts as alive, by the memory
+//! that it had, and after what time another gets the lock that it died with. Criterion repeats the same thing, but each
+//! death is a new one, so this has a harness of its own: medians of rounds.
 
 #[allow(dead_code)]
 mod common;
@@ -23,7 +23,7 @@ use shmlimit::{Declaration, Keyed, Limit, LimitSet, OpenOptions, Segment, SetDec
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn create(path: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    // Of which a thread can die with it.
+    // The holds, of which a thread can die with one.
     let declaration = Declaration::new().lock(LockKind::RobustMutex).add_set(set);
     let segment = Segment::create(path, &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
@@ -36,7 +36,7 @@ fn micros(work: impl FnOnce()) -> f64 {
     begun.elapsed().as_secs_f64() * 1e6
 }
 
-/// Microseconds: of a request, of one that meets a lock whose holder died, and of looking at everything.
+/// In microseconds: a request, a request that meets a lock whose holder died, and looking at everything.
 #[derive(Default)]
 struct Times([Vec<f64>; 3]);
 
@@ -47,7 +47,7 @@ impl Times {
         self.0[0].push(micros(&mut request));
         let before = recoveries();
         raw.lock().take_in_a_thread_that_ends();
-        // Until one of a key of that shard comes.
+        // Until there is one for a key of that shard.
         self.0[1].push(loop {
             let took = micros(&mut request);
             if recoveries() > before {
@@ -104,12 +104,12 @@ fn of_holds(directory: &Path, holds: u64, rounds: usize) -> Times {
     times
 }
 
-/// To a process that is to die with the lock of that segment: what memory it is to have, and whether it writes to it.
+/// Tells a process that is to die with the lock of that segment what memory to have, and whether to write to it.
 const MIBS: &str = "SHMLIMIT_BENCH_MIBS";
 const IS_WRITTEN: &str = "SHMLIMIT_BENCH_IS_WRITTEN";
 const PATH: &str = "SHMLIMIT_BENCH_PATH";
 
-/// Touches each page of that much memory, takes the lock, and waits to be killed, if this process was started for that.
+/// If this process was started for that, touches each page of that much memory, takes the lock, and waits to be killed.
 fn hold_the_lock_if_told_to() {
     let Ok(mibs) = std::env::var(MIBS) else { return };
     let mut memory = MmapOptions::new()
@@ -133,8 +133,8 @@ fn hold_the_lock_if_told_to() {
     }
 }
 
-/// Milliseconds from the kill of a process with so much memory: until another has the lock that it had, and until it does not
-/// count as alive any more.
+/// Milliseconds from the kill of a process with this much memory until another has the lock that it had, and until it
+/// no longer counts as alive.
 fn of_memory(directory: &Path, mibs: u64, is_written: bool) -> [f64; 2] {
     let path = directory.join(format!("{mibs}-mib-{is_written}"));
     let places = SetDeclaration::new("api").add_limit(Limit::concurrency("places", 1));
@@ -170,7 +170,7 @@ fn of_memory(directory: &Path, mibs: u64, is_written: bool) -> [f64; 2] {
 
 fn main() {
     hold_the_lock_if_told_to();
-    // `cargo test --benches` asks whether it works, `cargo bench` how fast.
+    // `cargo test --benches` checks that it works, `cargo bench` how fast.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let (rounds, sizes) = if measure { (51, 4..=6) } else { (1, 3..=3) };
     let directory = common::directory();
@@ -183,13 +183,13 @@ fn main() {
         of_keys(directory.path(), 10_u64.pow(size), rounds).print(&format!("10^{size} keys"));
     }
     for size in sizes {
-        // Of holds there are 65,536 at most.
+        // There are at most 65,536 holds.
         let size = size - 2;
         of_holds(directory.path(), 10_u64.pow(size), rounds).print(&format!("10^{size} holds"));
     }
     println!("milliseconds after a kill");
     println!("{:<26} {:>16} {:>16}", "", "lock taken over", "counts as dead");
-    // What is only read is one page of zeros, mapped often.
+    // Memory that is only read is one page of zeros, mapped many times.
     let sizes: [(bool, &[u64]); 2] = if measure {
         [
             (true, &[1024, 2048, 4096, 8192]),

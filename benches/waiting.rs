@@ -1,6 +1,6 @@
-//! What waiting in the queue costs: a hand-over between two processes beside a bare futex, and the time from the death
-//! of a holder to the admission of the next. Criterion measures one process, so this has a harness of its own: rounds
-//! of every case by turns, of which the median is shown.
+//! What waiting in the queue costs: a hand-over between two processes, compared with a bare futex, and the time from
+//! the death of a holder to the admission of the next. Criterion measures one process, so this has a harness of its
+//! own: rounds of every case in turn, of which the median is shown.
 #![allow(unsafe_code, reason = "a bare futex is what is measured beside")]
 
 #[allow(dead_code)]
@@ -17,16 +17,16 @@ use process::{Child, SharedWords, eventually};
 use shmlimit::{Declaration, Limit, LimitSet, Segment, SetDeclaration};
 use tempfile::TempDir;
 
-/// Who is woken has been asleep for this long.
+/// The process that is woken has been asleep for this long.
 const NAP: Duration = Duration::from_micros(300);
 
-/// For how long a waiter sleeps before it looks for itself, unless it is woken.
+/// For how long a waiter sleeps before it looks by itself, unless it is woken.
 const SLICE: libc::timespec = libc::timespec {
     tv_sec: 0,
     tv_nsec: 2_000_000,
 };
 
-/// Sleeps until the word is `turn`, for as long as `slice` says at a time, if it says so.
+/// Sleeps until the word is `turn`, for at most `slice` at a time, if there is one.
 fn wait_for(word: &AtomicU64, turn: u64, slice: Option<&libc::timespec>) {
     loop {
         let seen = word.load(Ordering::Acquire);
@@ -51,12 +51,12 @@ fn now() -> u64 {
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// Nanoseconds of one step each, over and over.
+/// Nanoseconds of each step, over and over.
 #[derive(Default)]
 struct WakeUps {
-    /// From just before a sleeper of another process is woken to its being awake.
+    /// From just before a sleeper of another process is woken until it is awake.
     all: Vec<f64>,
-    /// Of these, from there to the end of the call that wakes: what the process that wakes does for it.
+    /// The part of that until the end of the call that wakes: the work of the process that wakes.
     waking: Vec<f64>,
 }
 
@@ -76,7 +76,7 @@ fn wake_ups(
     mut prepare: impl FnMut(u64),
     mut wake: impl FnMut(u64),
 ) -> WakeUps {
-    // The turn that the sleeper is to take, the one that it is about to sleep in, and when it woke up.
+    // The turn that the sleeper is to take, the one in which it is about to sleep, and when it woke up.
     let words = SharedWords::new(3);
     let other = Child::fork(|| {
         for turn in 1..=times {
@@ -139,8 +139,8 @@ fn line_wake_ups(directory: &Path, times: u64) -> WakeUps {
     )
 }
 
-/// Nanoseconds of a release for which no request waits, each after as long a nap as a sleeper has: what of a waking release
-/// is not for the sleeper.
+/// Nanoseconds of a release for which no request waits, each after as long a nap as a sleeper has: the part of a waking
+/// release that is not for the sleeper.
 fn releases_after_a_nap(set: &LimitSet, times: u64) -> Vec<f64> {
     let request = set.request();
     let once = |_| {
@@ -160,7 +160,7 @@ fn nap() {
     }
 }
 
-/// A set of one place, in a file that lasts as long as the directory.
+/// A set with one place, in a file that lasts as long as the directory.
 fn places(directory: &Path) -> (TempDir, Segment, LimitSet) {
     let directory = tempfile::tempdir_in(directory).expect("a directory");
     let declaration =
@@ -170,7 +170,7 @@ fn places(directory: &Path) -> (TempDir, Segment, LimitSet) {
     (directory, segment, set)
 }
 
-/// Nanoseconds from the SIGKILL of a holder to the admission of who waited, a thread or a future.
+/// Nanoseconds from the SIGKILL of a holder to the admission of a waiter, a thread or a future.
 fn death_hand_over(directory: &Path, as_future: bool) -> f64 {
     let (_directory, segment, set) = places(directory);
     let words = SharedWords::new(2);
@@ -192,7 +192,7 @@ fn death_hand_over(directory: &Path, as_future: bool) -> f64 {
         drop(permit);
     });
     eventually("the other waits", || !look().tickets.is_empty());
-    // Long enough for the process that waits to have done all that it does before it goes to sleep for good.
+    // Long enough for the waiting process to do everything that it does before it goes to sleep for good.
     std::thread::sleep(Duration::from_millis(20));
     words[0].store(now(), Ordering::Relaxed);
     holder.kill();
@@ -202,7 +202,7 @@ fn death_hand_over(directory: &Path, as_future: bool) -> f64 {
         .saturating_sub(words[0].load(Ordering::Relaxed)) as f64
 }
 
-/// Nanoseconds of a pair of take and drop where no request waits, by each of the two ways.
+/// Nanoseconds of a pair of take and drop while no request waits, in each of the two ways.
 fn without_a_line(set: &LimitSet, times: u64) -> (f64, f64) {
     let request = set.request();
     let started = Instant::now();
@@ -227,7 +227,7 @@ fn quantile(values: &mut [f64], share: f64) -> f64 {
 }
 
 fn main() {
-    // `cargo test --benches` asks whether it works, `cargo bench` how fast.
+    // `cargo test --benches` checks that it works, `cargo bench` how fast.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let (rounds, times) = if measure { (31, 100) } else { (1, 10) };
     let directory = common::directory();
@@ -252,7 +252,7 @@ fn main() {
         [&mut futex.waking, &mut sliced.waking, &mut line.waking],
     ]
     .map(|step| step.map(|taken| quantile(taken, 0.5)));
-    // Of what no process sleeps in, what is met when no other process wants the machine.
+    // If no process sleeps in it, what is measured when no other process wants the machine.
     let (trying, waiting) = (quantile(&mut trying, 0.1), quantile(&mut waiting, 0.1));
     println!("{rounds} rounds; medians, but for what no one sleeps in: tenth percentiles");
     for (what, [futex, sliced, line]) in [

@@ -3,7 +3,7 @@
 #
 #     */5 * * * * cron_no_overlap.sh /dev/shm/nightly.limits import-orders
 #
-# Arguments: the segment, which is created where there is none, and the command. A run that overlaps another one ends at
+# Arguments: the segment, which is created if there is none, and the command. A run that overlaps another one ends at
 # once with exit code 75, and so does one that is over the limit.
 set -eu
 segment=$1

@@ -1,4 +1,4 @@
-//! Each client is limited by itself, and one of them has another capacity than the rest.
+//! Each client is limited by itself, and one of them has a different capacity from the rest.
 //!
 //! ```sh
 //! cargo run --example keyed_clients
@@ -38,7 +38,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         println!("{client}: {admitted} admitted");
     }
 
-    // Who uses most, without a lock: what `limitctl keys` prints.
+    // The clients that use the most, found without a lock: what `limitctl keys` prints.
     let mut busiest = (0, String::new());
     segment.key_snapshots("clients", |client| {
         let name = client.key.text().unwrap_or_default().to_owned();

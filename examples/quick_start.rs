@@ -32,7 +32,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let api = segment.set("api")?;
     let request = api.request().with("tokens", 200)?; // and one request, and one place in flight
 
-    // Everything at once or nothing. What was reserved and not used comes back.
+    // Everything at once or nothing. What is reserved and not used comes back.
     let mut permit = request.try_permit()?;
     permit.settle([("tokens", 50)])?;
     println!("admitted, and 150 tokens came back");

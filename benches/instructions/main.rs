@@ -1,8 +1,8 @@
-//! How many instructions an operation takes, which does not change from run to run as times do.
+//! How many instructions an operation takes, which does not vary from run to run as times do.
 //!
-//! Counted by callgrind in one run of this program under valgrind, of the code that it is made of: what the C library and the
-//! kernel's clock page add differs from machine to machine, and is printed beside it. What was counted before is kept
-//! in `benches/instructions`, for each version of the compiler; more than a tenth above that is a failure.
+//! Callgrind counts them in one run of this program under valgrind, for the code of the program itself: what the C
+//! library and the kernel's clock page add differs from machine to machine, and is printed separately. Earlier counts
+//! are kept in `benches/instructions`, for each version of the compiler; more than a tenth above that is a failure.
 //!
 //! `cargo bench --package instructions` compares, and with `-- --keep` keeps what it counts.
 
@@ -20,11 +20,11 @@ use std::process::{Command, ExitCode};
 use common::operations::{Operation, Place};
 use shmlimit::declare::ClockSource;
 
-/// So many of each operation are counted: enough that what a first one does besides is lost in the division.
+/// How many of each operation are counted: enough for the extra work of the first one to be lost in the division.
 const TIMES: u64 = 1_000;
-/// What an operation may take more than it did, as a divisor.
+/// How much more an operation may take than it did, as a divisor.
 const TOLERATED_GROWTH: u64 = 10;
-/// Says to the run under valgrind that it is that.
+/// Tells the run under valgrind that it is that run.
 const COUNTED: &str = "--counted";
 /// The function whose instructions are counted, as callgrind knows it.
 const REGION: &str = "instructions::counted";
@@ -59,16 +59,16 @@ fn main() -> ExitCode {
     report(&counts, &kept)
 }
 
-/// Instructions of one operation.
+/// The instructions of one operation.
 #[derive(Clone, Copy)]
 struct Count {
     own: u64,
-    /// Of the C library, the kernel's clock page and whatever else is loaded.
+    /// Those of the C library, the kernel's clock page and whatever else is loaded.
     elsewhere: u64,
 }
 
 fn run_counted(operation: &mut Operation) {
-    // What only the first ones do is done before: the pages of the segment, the symbols of the C library.
+    // What only the first ones do is done beforehand: the pages of the segment, the symbols of the C library.
     (operation.run)(10);
     counted(operation);
 }
@@ -80,7 +80,7 @@ fn counted(operation: &mut Operation) {
     black_box(());
 }
 
-/// Counts all operations in one run, of which callgrind writes down each one's in a file of its own.
+/// Counts all operations in one run, for each of which callgrind writes a file of its own.
 fn count(directory: &Path, operations: &[Operation]) -> Vec<(&'static str, Count)> {
     let program = std::env::current_exe().expect("a program");
     let output = directory.join("callgrind.out");
@@ -106,8 +106,8 @@ fn count(directory: &Path, operations: &[Operation]) -> Vec<(&'static str, Count
         .collect()
 }
 
-/// Adds up one dump of callgrind: lines of a position and a count, each of the object that was named last. The line after a
-/// `calls=` repeats what the callee took, and is left out.
+/// Adds up one dump of callgrind: lines of a position and a count, each for the object that was named last. The line
+/// after a `calls=` repeats what the callee took, and is skipped.
 fn per_operation(dump: &str, program: &Path) -> Count {
     let program = program.to_str().expect("a name in UTF-8");
     let mut names = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What was aimed at, beside what was measured: met, or missed and by how much.
+//! What was aimed at, next to what was measured: met, or missed and by how much.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ pub struct Aim {
     what: &'static str,
     bound: Bound,
     unit: &'static str,
-    /// Or why it was not.
+    /// Or why it was not measured.
     measured: Result<f64, &'static str>,
 }
 
@@ -27,7 +27,7 @@ enum Bound {
 }
 
 impl Aim {
-    /// That a figure is no more than `aim`.
+    /// The figure should be no more than `aim`.
     pub fn at_most(what: &'static str, aim: f64, unit: &'static str, measured: f64) -> Self {
         Self {
             what,
@@ -37,7 +37,7 @@ impl Aim {
         }
     }
 
-    /// That a figure is no less than `aim`.
+    /// The figure should be no less than `aim`.
     pub fn at_least(what: &'static str, aim: f64, unit: &'static str, measured: f64) -> Self {
         Self {
             bound: Bound::AtLeast(aim),
@@ -71,7 +71,7 @@ impl Aim {
     }
 }
 
-/// User instructions of an operation, as they are kept for this version of the compiler.
+/// User instructions of an operation, as kept for this version of the compiler.
 pub fn of_instructions() -> Vec<Aim> {
     let kept = kept_instructions();
     [

@@ -1,8 +1,8 @@
-//! Commands that run under a permit, beside the same command alone and behind other programs that queue commands.
+//! Commands that run under a permit, compared with the same command alone and with other programs that queue commands.
 //!
-//! One command of each at a time, in turn, so that all of them meet the same weather. A command of little work is
-//! dominated by what the system does for any program that starts, and a program that starts another one cannot be
-//! faster than starting two: `env` shows what that costs.
+//! One command of each at a time, in turn, so that all of them meet the same conditions. If a command does little work,
+//! the time is dominated by what the system does for any program that starts, and a program that starts another one
+//! cannot be faster than starting two: `env` shows what that costs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,14 +12,14 @@ use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
 const COMMAND: &str = "/bin/true";
 
-/// A way to run the command, and how long that took each time.
+/// A way to run the command, and how long it took each time.
 struct Runner {
     name: &'static str,
     command: Command,
     times: Vec<Duration>,
 }
 
-/// Measures and prints a table. Leaves out what is not installed.
+/// Measures and prints a table. Skips what is not installed.
 pub fn compare(rounds: usize) {
     let Some(limitctl) = built_limitctl() else {
         println!(
@@ -93,7 +93,7 @@ fn runners(limitctl: &Path, directory: &Path) -> Vec<Runner> {
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Runner {
-    /// How long one run took; none where it could not be run.
+    /// How long one run took; `None` if it could not be run.
     fn run(&mut self) -> Option<Duration> {
         self.command.stdin(Stdio::null()).stdout(Stdio::null());
         let begin = Instant::now();
@@ -109,7 +109,7 @@ impl Runner {
     }
 }
 
-/// The program beside this one.
+/// The program next to this one.
 fn built_limitctl() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?.with_file_name("limitctl");
     path.exists().then_some(path)

@@ -12,12 +12,12 @@ use crate::common::operations::Operation;
 
 const GOVERNOR: &str = "governor";
 
-/// The name of the operation that one acquire of three limits is compared with.
+/// The name of the operation with which one acquire of three limits is compared.
 pub const THREE_CHECKS: &str = "3 checks";
 
 type Limiter<C> = RateLimiter<NotKeyed, InMemoryState, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
-/// Checks that are admitted, and one that is not.
+/// Checks that are admitted, and one that is refused.
 pub fn checks() -> Vec<Operation> {
     let plenty = || Quota::per_second(NonZeroU32::MAX);
     let one = RateLimiter::direct(plenty());

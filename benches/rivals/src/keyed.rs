@@ -1,9 +1,9 @@
-//! Limits by key: what a check takes among one key, a hundred thousand and a million, and what memory a key takes.
+//! Limits by key: what a check takes among one key, a hundred thousand and a million, and how much memory a key takes.
 //!
-//! Who is compared implements [`Keyed`] and stands in [`CONTENDERS`]; the ratio is to the first of them. Keys are short
-//! strings, asked for in an order drawn beforehand, so that a check reads the key from memory that is read ahead, and
-//! what is known of the key from wherever that is. All contenders that know as many keys are measured in turn. Memory is
-//! measured in a process of its own for each: by how much it grew when every key had been checked once.
+//! What is compared implements [`Keyed`] and is listed in [`CONTENDERS`]; the ratio is to the first of them. Keys are
+//! short strings, asked for in an order drawn beforehand, so a check reads the key from memory that is prefetched, and
+//! what is known about the key from wherever that lies. All contenders with the same number of keys are measured in
+//! turn. Memory is measured in a separate process for each: by how much it has grown after every key was checked once.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -28,15 +28,15 @@ const CONTENDERS: [Contender; 3] = [
     Contender::of::<Ours>(),
 ];
 const NUMBERS_OF_KEYS: [usize; 3] = [1, 100_000, 1_000_000];
-/// The order in which keys are asked for has as many entries, and then begins again.
+/// The order in which keys are asked for has this many entries, and then begins again.
 const REQUESTS: usize = 1 << 20;
-/// How many keys are asked for at once where that is done.
+/// How many keys are asked for at once, if that is done.
 const KEYS_AT_ONCE: usize = 64;
-/// Long enough that what others left in the caches does not count.
+/// Long enough for what others left in the caches not to matter.
 const TURN: Duration = Duration::from_millis(20);
 const MEMORY_OF: &str = "--keyed-memory-of";
 
-/// What a key takes beside governor's check by its counter, of medians.
+/// How long a key takes compared with governor's check by its counter, using medians.
 #[derive(Clone, Copy, Debug)]
 pub struct Ratios {
     pub check: f64,
@@ -57,22 +57,22 @@ impl Key {
 trait Keyed: Sized + 'static {
     const GROUP: &'static str;
     const CHECK: &'static str;
-    /// The name of [`check_many`](Self::check_many), where that is more than checks one after another.
+    /// The name of [`check_many`](Self::check_many), if that is more than checks one after another.
     const CHECK_MANY: Option<&'static str> = None;
 
-    /// With room for that many keys. What lies in a file lies in `directory`.
+    /// With room for that many keys. If there is a file, it is in `directory`.
     fn create(directory: &Path, keys: usize) -> Self;
 
-    /// Takes a call of one key's limit.
+    /// Takes a call from one key's limit.
     fn check(&self, key: &Key);
 
-    /// Takes a call of the limit of each.
+    /// Takes a call from the limit of each.
     fn check_many(&self, keys: &[Key]) {
         keys.iter().for_each(|key| self.check(key));
     }
 }
 
-/// governor's limiter by key, on the store that is its default.
+/// governor's limiter by key, with its default store.
 struct Governor<C: Clock>(RateLimiter<Key, DashMapStateStore<Key>, C, NoOpMiddleware<C::Instant>>);
 
 impl Keyed for Governor<QuantaClock> {
@@ -103,7 +103,7 @@ impl Keyed for Governor<MonotonicClock> {
     }
 }
 
-/// A keyed set of one calls limit, whose keys are not kept for people to read.
+/// A keyed set of one calls limit that stores no keys.
 struct Ours {
     set: LimitSet,
 }
@@ -147,7 +147,7 @@ fn plenty() -> Quota {
     Quota::per_second(NonZeroU32::MAX)
 }
 
-/// A [`Keyed`] whose type is forgotten.
+/// A [`Keyed`] of any type.
 struct Contender {
     group: &'static str,
     check: &'static str,
@@ -172,14 +172,14 @@ impl Contender {
     }
 }
 
-/// Every key is known before the first is measured.
+/// Every key is known before the first one is measured.
 fn filled<K: Keyed>(directory: &Path, keys: usize) -> K {
     let keyed = K::create(directory, keys);
     (0..keys).for_each(|number| keyed.check(&Key::numbered(number)));
     keyed
 }
 
-/// One operation is the check of one key, alone or with others.
+/// One operation is the check of one key, alone or together with others.
 fn operations<K: Keyed>(directory: &Path, keys: usize, requests: &Rc<[Key]>) -> Vec<Operation> {
     let keyed = Rc::new(filled::<K>(directory, keys));
     let (checked, mut order) = (Rc::clone(&keyed), Order::new(requests));
@@ -200,7 +200,7 @@ fn operations<K: Keyed>(directory: &Path, keys: usize, requests: &Rc<[Key]>) -> 
     operations
 }
 
-/// Bytes that the process grows by.
+/// How many bytes the process grows by.
 fn memory<K: Keyed>(directory: &Path, keys: usize) -> u64 {
     let before = resident_bytes();
     let keyed = filled::<K>(directory, keys);
@@ -216,7 +216,7 @@ fn resident_bytes() -> u64 {
     kibibytes.expect("its resident size") * 1024
 }
 
-/// Goes through the requests round after round.
+/// Goes through the requests again and again.
 struct Order {
     requests: Rc<[Key]>,
     at: usize,
@@ -230,7 +230,7 @@ impl Order {
         }
     }
 
-    /// So many requests; `many` divides their number.
+    /// This many requests; `many` divides their number.
     #[inline]
     fn next(&mut self, many: usize) -> &[Key] {
         let begin = self.at;
@@ -247,7 +247,7 @@ fn requests(keys: usize) -> Rc<[Key]> {
         .collect()
 }
 
-/// Measures and prints a table of all contenders, and what others say of themselves.
+/// Measures and prints a table of all contenders, and what others report about themselves.
 pub fn compare(rounds: usize) -> Vec<Ratios> {
     println!(
         "Short string keys in random order, all of them known before: {rounds} interleaved rounds, times of one key. Ratios"
@@ -295,7 +295,7 @@ fn compare_among(keys: usize, rounds: usize) -> Ratios {
     }
 }
 
-/// Bytes a key, as text; nothing where so few keys are that the process itself is all that is seen.
+/// Bytes per key, as text; nothing if there are so few keys that only the process itself would be seen.
 fn memory_in_a_process(contender: usize, keys: usize) -> String {
     if keys < 1000 {
         return String::new();
@@ -309,7 +309,7 @@ fn memory_in_a_process(contender: usize, keys: usize) -> String {
     format!("{:.0}", bytes.expect("a number of bytes") / keys as f64)
 }
 
-/// What a process does that [`compare`] started to see it grow. Says whether this is one.
+/// The work of a process that [`compare`] started to see it grow. Returns whether this is one.
 pub fn fill_if_told_to() -> bool {
     let mut arguments = std::env::args()
         .skip_while(|argument| argument != MEMORY_OF)

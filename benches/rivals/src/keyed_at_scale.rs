@@ -1,5 +1,5 @@
-//! Limits by key where there are many: what a check takes among a million and among ten million keys, and what several
-//! processes do together on one table.
+//! Limits by key with many keys: what a check takes among a million and among ten million keys, and what several
+//! processes achieve together on one table.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -121,7 +121,7 @@ fn lock_waits(path: &Path) -> u64 {
     snapshot.expect("readable").sets[0].counts.lock_waits
 }
 
-/// Lets so many processes check for a while; answers how many checks they made, and in what time.
+/// Lets this many processes check for a while. Returns how many checks they made, and in what time.
 fn work(path: &Path, count: usize) -> (u64, f64) {
     let program = std::env::current_exe().expect("this program");
     let mut workers: Vec<(Child, BufReader<_>)> = (0..count)
@@ -146,7 +146,7 @@ fn work(path: &Path, count: usize) -> (u64, f64) {
     }
     let begin = Instant::now();
     for (child, _) in &mut workers {
-        // Closed, which is the sign to begin.
+        // Closing it is the signal to begin.
         drop(child.stdin.take());
     }
     let checks = workers
@@ -160,7 +160,7 @@ fn work(path: &Path, count: usize) -> (u64, f64) {
     (checks, seconds)
 }
 
-/// What a worker does. Says whether this is one.
+/// The work of a worker. Returns whether this is one.
 pub fn work_if_told_to() -> bool {
     const CHECKS: u64 = 500_000;
     let mut arguments = std::env::args().skip_while(|argument| argument != ROLE).skip(1);

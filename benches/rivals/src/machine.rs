@@ -43,7 +43,7 @@ fn c_library() -> String {
     "musl".to_owned()
 }
 
-/// `6.18.44` of `6.18.44-anything`: what follows may name who built it.
+/// `6.18.44` of `6.18.44-anything`: what follows may tell who built it.
 fn first_number(release: &str) -> String {
     release
         .chars()

@@ -1,8 +1,9 @@
-//! Measures, in one run, the operations of shmlimit beside the floor they stand on and beside governor, and prints
-//! a table of times and ratios.
+//! Measures, in one run, the operations of shmlimit, the floor that they are built on, and governor, and prints a table
+//! of times and ratios.
 //!
-//! Everything is measured in turn for a few milliseconds, over and over, so that all of it meets the same weather on a
-//! machine that others use as well; and of the rounds the tenth percentile counts, so that the weather matters little.
+//! Everything is measured in turn for a few milliseconds, over and over, so that all of it meets the same conditions on
+//! a machine that others use as well; and the tenth percentile of the rounds counts, so that those conditions matter
+//! little.
 
 mod aims;
 mod commands;
@@ -188,18 +189,18 @@ fn of_crowds(crowds: &[Crowd]) -> Vec<Aim> {
     ]
 }
 
-/// What follows an argument of that name.
+/// What follows an argument with that name.
 fn argument_after(name: &str) -> Option<std::path::PathBuf> {
     let mut arguments = std::env::args().skip_while(|argument| argument != name);
     arguments.nth(1).map(Into::into)
 }
 
-/// Where large tables are to lie: what follows `--directory`, such as a file system with huge pages.
+/// Where large tables lie: what follows `--directory`, such as a file system with huge pages.
 fn directory_named() -> Option<std::path::PathBuf> {
     argument_after("--directory")
 }
 
-/// Prints what one, two and four processes do in all.
+/// Prints what one, two and four processes achieve together.
 fn processes(rounds: usize, time: Duration, directory: &std::path::Path) {
     let mut cases: Vec<(Work, Vec<Vec<f64>>)> = Work::ALL
         .into_iter()

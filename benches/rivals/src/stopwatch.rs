@@ -56,12 +56,12 @@ impl Measurements {
         }
     }
 
-    /// Nanoseconds of the operation in the fastest tenth of the rounds, at most.
+    /// At most this many nanoseconds in the fastest tenth of the rounds.
     pub fn tenth_percentile(&self, name: &str) -> f64 {
         tenth_percentile(self.rounds(name))
     }
 
-    /// Nanoseconds of the operation in half of the rounds, at most.
+    /// At most this many nanoseconds in half of the rounds.
     pub fn median(&self, name: &str) -> f64 {
         let mut rounds = self.rounds(name).to_vec();
         rounds.sort_by(f64::total_cmp);
@@ -79,7 +79,7 @@ impl Measurements {
     }
 }
 
-/// How many times the operation fits into a turn; warms it up on the way.
+/// How many times the operation fits into a turn. Warms it up on the way.
 fn times_in_a_turn(operation: &mut Operation, turn: Duration) -> u64 {
     let mut times = 1;
     loop {
