@@ -1,6 +1,7 @@
 #!/bin/sh
 # What a registry would be given: each published package is packed. With --thorough, each is also unpacked where no clone
-# is, and built with the examples of its documentation from what is in its archive alone.
+# is, and built with the examples of its documentation from what is in its archive alone; and checked by the oldest Rust
+# that it names, with the oldest versions of what it names itself.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -21,7 +22,8 @@ unpacked=$target/unpacked
 rm -rf "$unpacked"
 mkdir "$unpacked"
 for archive in "$target/package/"*.crate; do
-    tar -xzf "$archive" -C "$unpacked"
+    # Unpacked now: cargo goes by the times of files, which are the same in every archive.
+    tar -xmzf "$archive" -C "$unpacked"
 done
 cat >"$unpacked/Cargo.toml" <<END
 [workspace]
@@ -38,3 +40,19 @@ describe "the packages, built from their archives"
 step cargo build --offline --manifest-path "$unpacked/Cargo.toml" --workspace --all-features
 describe "the examples of their documentation, from their archives"
 step cargo test --offline --manifest-path "$unpacked/Cargo.toml" --workspace --exclude limitctl --all-features --doc
+
+rust=$(sed -n '/^\[workspace.package\]/,/^$/s/^rust-version = "\(.*\)"/\1/p' Cargo.toml).0
+if cargo "+$rust" --version >/dev/null 2>&1 && cargo +nightly --version >/dev/null 2>&1; then
+    # What tests need is no user's.
+    for manifest in "$unpacked"/*/Cargo.toml; do
+        awk '/^\[/ { skip = /^\[dev-dependencies/ } !skip' "$manifest" >"$manifest.new"
+        mv "$manifest.new" "$manifest"
+    done
+    rm "$unpacked/Cargo.lock"
+    describe "the oldest versions that the packages name"
+    step cargo +nightly update -Z direct-minimal-versions --manifest-path "$unpacked/Cargo.toml"
+    describe "the packages with them, by Rust $rust"
+    step cargo "+$rust" check --locked --manifest-path "$unpacked/Cargo.toml" --workspace --all-features
+else
+    skip "the oldest Rust and the oldest versions" "Rust $rust beside a nightly one"
+fi
