@@ -51,6 +51,16 @@ fn snapshots_are_of_all_sets_and_name_each_process_once() {
     assert!(diagnosis.obstacles.is_empty());
     let sets: Vec<&str> = diagnosis.shards.iter().map(|shard| shard.set.as_str()).collect();
     assert_eq!((sets.first(), sets.last()), (Some(&"chat"), Some(&"tenants")));
+    // What was diagnosed is all of the directory.
+    assert_eq!(diagnosis.snapshot.path, path);
+    let names: Vec<&str> = diagnosis
+        .snapshot
+        .sets
+        .iter()
+        .map(|set| set.name.as_str())
+        .collect();
+    assert_eq!(names, ["chat", "tenants"]);
+    assert_eq!(reader.place().expect("known"), diagnosis.place);
     assert!(reader.declaration().differences(segment.declaration()).is_empty());
     let files = SegmentReader::files_of_sets(&path).expect("a directory");
     assert_eq!(files, Some(vec![path.join("chat"), path.join("tenants")]));
