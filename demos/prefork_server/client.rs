@@ -26,7 +26,7 @@ use crate::worker::{CLIENT_KEY, SERVER_WORKER, WORK_CLOCK};
 /// A new connection after this many requests, so that every worker gets some.
 const REQUESTS_PER_CONNECTION: usize = 16;
 
-/// How long a connection waits after a refusal. It ignores `Retry-After`: this is a client that limits are for.
+/// How long a connection waits after a refusal. It ignores `Retry-After`: limits exist because of clients like this one.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// What the answers said.
@@ -39,7 +39,7 @@ pub struct Tally {
     pub cut_off: u64,
     /// The most calls that were surely admitted within one window of each calls limit.
     pub max_in_window: BTreeMap<String, u64>,
-    /// The most requests that were worked on at the same instant.
+    /// The most requests that were in progress at the same instant.
     pub burst: u64,
 }
 
@@ -47,7 +47,7 @@ pub struct Tally {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Answers {
     pub admitted: u64,
-    /// By the limit that bound.
+    /// By the limit that was binding.
     pub refused: BTreeMap<String, u64>,
     /// Anything but 200, 429 and 503.
     pub other: u64,
@@ -155,7 +155,7 @@ impl Connection {
     }
 }
 
-/// An answer that came whole.
+/// A complete answer.
 pub struct Answer {
     pub status: StatusCode,
     headers: HeaderMap,

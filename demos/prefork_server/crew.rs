@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// A worker that lives no longer than this is not replaced: the next one would fare no better.
 const SHORTEST_LIFE: Duration = Duration::from_secs(1);
 
-/// A worker process and its place, which it passes on to anyone who replaces it.
+/// A worker process and its place, which it passes on to its replacement.
 #[derive(Clone, Copy, Debug)]
 pub struct Worker {
     pub pid: Pid,
@@ -28,7 +28,7 @@ pub struct Worker {
     born: Instant,
 }
 
-/// What became of a worker that ended.
+/// How a worker ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Replaced {
     pub old: Worker,
@@ -36,7 +36,7 @@ pub struct Replaced {
     pub status: WaitStatus,
 }
 
-/// All worker processes. None of them outlives it.
+/// All worker processes. None of them outlives this value.
 pub struct Crew<'a> {
     work: Box<dyn Fn() -> Result<(), Failure> + 'a>,
     workers: Vec<Worker>,
@@ -69,7 +69,7 @@ impl<'a> Crew<'a> {
         Ok(worker)
     }
 
-    /// Puts a new worker in the place of `old` if that has ended.
+    /// Replaces `old` by a new worker if it has ended.
     pub fn replace_if_ended(&mut self, old: Worker) -> Result<Option<Replaced>, Failure> {
         let status = waitpid(old.pid, Some(WaitPidFlag::WNOHANG))?;
         if !matches!(status, WaitStatus::Exited(..) | WaitStatus::Signaled(..)) {
@@ -85,7 +85,7 @@ impl<'a> Crew<'a> {
         Ok(Some(Replaced { old, new, status }))
     }
 
-    /// Puts new workers in the places of all that have ended.
+    /// Replaces all workers that have ended.
     pub fn replace_ended(&mut self) -> Result<Vec<Replaced>, Failure> {
         let mut replaced = Vec::new();
         for worker in self.workers.clone() {
@@ -94,7 +94,7 @@ impl<'a> Crew<'a> {
         Ok(replaced)
     }
 
-    /// Lets all workers finish what they are working on, and ends those that take too long.
+    /// Lets all workers finish their work, and ends those that take too long.
     pub fn end(&mut self) -> Result<(), Failure> {
         for worker in &self.workers {
             kill(worker.pid, Signal::SIGTERM)?;
@@ -136,7 +136,7 @@ pub fn block_signals() -> Result<SigSet, Failure> {
     Ok(signals)
 }
 
-/// The next of these signals, or none if none comes in time.
+/// The next of these signals; `None` if none arrives in time.
 pub fn wait_for_signal(signals: &SigSet, timeout: Duration) -> Result<Option<Signal>, Failure> {
     let timeout = libc::timespec {
         tv_sec: timeout.as_secs().try_into()?,

@@ -1,4 +1,4 @@
-//! The demonstration: real requests, one worker killed while it holds permits, and a look at what came of it.
+//! The demonstration: real requests, one worker killed while it holds permits, and a look at the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{PipeReader, Read, Write, pipe};
@@ -23,10 +23,10 @@ use crate::keys::{self, KeyTally};
 use crate::options::Options;
 use crate::rules::{AllRules, Rules};
 
-/// Between two looks at the segment, while nothing special happens.
+/// The time between two looks at the segment, while nothing special happens.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Between two looks for the killed worker's permits.
+/// The time between two looks for the killed worker's permits.
 const LOOK_CLOSELY_EVERY: Duration = Duration::from_micros(50);
 
 /// How long to look for the killed worker's permits.
@@ -41,15 +41,15 @@ pub struct Findings {
     pub tally: Tally,
     pub looks: Looks,
     pub killed: Option<Killed>,
-    /// What came of requests that named a key, where the server has limits for them.
+    /// What became of requests that named a key, if the server has limits for them.
     pub keys: Option<KeyTally>,
-    /// Every worker there was, in the order of their births.
+    /// Every worker that there was, in the order in which they started.
     pub workers: Vec<Worker>,
     /// The set after the last answer.
     pub end: SetSnapshot,
 }
 
-/// What looks at the segment showed, taken without a lock while it was in use.
+/// What the looks at the segment showed, taken without a lock while it was in use.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
     pub count: u64,
@@ -63,17 +63,17 @@ pub struct Killed {
     pub worker: Worker,
     /// Since the client's start.
     pub after: Duration,
-    /// The permits that it held when it died, by their serial numbers: those too that were granted to requests of its
-    /// that waited, and had not learned of it yet.
+    /// The permits that it held when it died, by their serial numbers, including those granted to its waiting requests,
+    /// which had not been notified yet.
     pub held: BTreeSet<u64>,
-    /// From the kill until no one held them any more.
+    /// From the kill until nobody held them any more.
     pub freed_after: Option<Duration>,
-    /// Requests that were refused while they should have got what the dead worker held.
+    /// Requests that were refused although they should have got what the dead worker held.
     pub refused_in_vain: u64,
     pub replacement: Option<(Worker, Duration)>,
 }
 
-/// What the parent looks at and acts upon while the client runs.
+/// What the parent watches and acts upon while the client runs.
 struct Watch<'a, 'b> {
     segment: &'a Segment,
     rules: &'a Rules,
@@ -192,7 +192,7 @@ impl Watch<'_, '_> {
         }
         let set = self.look()?;
         let held = held_by(&set, worker.pid);
-        // In the middle of an operation, whether a permit is held is not decided yet: recovery undoes or finishes it.
+        // In the middle of an operation it is not yet decided whether a permit is held: recovery undoes or finishes it.
         if set.torn || held.is_empty() || set.lock.holder_pid == u32::try_from(worker.pid.as_raw()).ok() {
             kill(worker.pid, Signal::SIGCONT)?;
             return Ok(None);
@@ -263,7 +263,7 @@ impl<T: Serialize + DeserializeOwned> ClientProcess<T> {
         })
     }
 
-    /// What it found, once it has come to an end.
+    /// What it found, once it has ended.
     pub fn finished(&mut self) -> Result<Option<T>, Failure> {
         match waitpid(self.pid, Some(WaitPidFlag::WNOHANG))? {
             WaitStatus::StillAlive => Ok(None),
@@ -284,7 +284,7 @@ impl<T: Serialize + DeserializeOwned> ClientProcess<T> {
 impl<T> Drop for ClientProcess<T> {
     fn drop(&mut self) {
         if self.is_running {
-            // It has not been waited for, so its id belongs to no one else.
+            // It has not been waited for, so its id belongs to nobody else.
             let _ = kill(self.pid, Signal::SIGKILL);
             let _ = waitpid(self.pid, None);
         }

@@ -1,4 +1,4 @@
-//! Clients that name themselves: several keys at once, each of which asks for more than a key gets.
+//! Clients that name themselves: several keys at once, each of which asks for more than it may have.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,10 +17,10 @@ use crate::client::Connection;
 use crate::rules::{Check, Rule, Rules};
 use crate::worker::SERVER_WORKER;
 
-/// Connections of one key at a time.
+/// Connections of each key at a time.
 const CONNECTIONS: u32 = 4;
 
-/// Requests of a key beyond what it gets.
+/// How many requests a key makes beyond what it gets.
 const TOO_MANY: u64 = 5;
 
 /// A key asks no more often than this, however much it gets.
@@ -105,7 +105,7 @@ async fn ask_as(
 }
 
 impl KeyTally {
-    /// Holds what each key got against what it should have got: no more, and, where it asked for more, no less.
+    /// Compares what each key got with what it should have got: no more and, if it asked for more, no less.
     pub fn checks(&self, rules: &Rules) -> Vec<Check> {
         let mut checks = Vec::new();
         let limit = rules.of_each_key();

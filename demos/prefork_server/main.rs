@@ -8,10 +8,10 @@
 //!
 //! The parent creates a segment and a listening socket and forks the workers ([`crew`]). Each [`worker`] accepts
 //! connections from that socket and serves them behind a [`shmlimit::layer::LimitLayer`], which asks the limits of the
-//! segment before the worker works on a request, answers 429 where they refuse, and tells clients how they stand. With
-//! `--wait 500ms` requests wait their turn that long before they are refused. The [`demonstration`] sends real
-//! requests, kills one worker while it holds permits, and holds what was admitted against what the limits allow
-//! ([`report`]). Requests that name a client in the header `x-api-key` have limits of that client's own ([`keys`]).
+//! segment before the worker works on a request, answers 429 if they refuse, and tells clients how they stand. With
+//! `--wait 500ms`, requests wait for their turn that long before they are refused. The [`demonstration`] sends real
+//! requests, kills one worker while it holds permits, and compares what was admitted with what the limits allow
+//! ([`report`]). Requests that name a client in the header `x-api-key` have that client's own limits ([`keys`]).
 
 mod client;
 mod crew;
@@ -167,12 +167,12 @@ fn serve(
     crew.end()
 }
 
-/// The file of the segment, which goes when the server goes.
+/// The file of the segment, removed when the server ends.
 struct SegmentFile(Segment);
 
 impl Drop for SegmentFile {
     fn drop(&mut self) {
-        // Retired first, so that the process that has opened it beside the workers hears of it.
+        // Retired first, so that other processes that have opened it notice.
         self.0.retire();
         let _ = fs::remove_file(self.0.path());
     }

@@ -16,7 +16,7 @@ use crate::figures::thousands;
 use crate::keys::KeyTally;
 use crate::rules::{AllRules, Check, Rules};
 
-/// Prints a report, and says how the program ends by it.
+/// Prints a report. Returns the exit code that follows from it.
 pub fn print(report: &(impl Serialize + Display), is_held: bool, as_json: bool) -> Result<ExitCode, Failure> {
     if as_json {
         println!("{}", serde_json::to_string_pretty(report)?);
@@ -160,7 +160,7 @@ fn worker_rows(findings: &Findings) -> Vec<WorkerRow> {
         }
     });
     let mut rows: Vec<_> = rows.collect();
-    // Anyone who was replaced stands beside its replacement.
+    // A worker that was replaced is listed next to its replacement.
     rows.sort_by_key(|row| row.place);
     rows
 }
@@ -188,7 +188,7 @@ fn key_rows(tally: &KeyTally) -> Vec<KeyRow> {
     rows.collect()
 }
 
-/// Holds the counts against what the limits allow.
+/// Compares the counts with what the limits allow.
 fn checks(rules: &Rules, findings: &Findings, total: &Total) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut check = |subject: &str, what: String, allowed: u64, counted: u64, is_held: bool| {
@@ -240,7 +240,7 @@ fn checks(rules: &Rules, findings: &Findings, total: &Total) -> Vec<Check> {
             }
         }
     }
-    // Anyone who was admitted and got no answer was cut off when the worker died.
+    // Whoever was admitted and got no answer was cut off when the worker died.
     let unanswered = findings
         .end
         .counts
