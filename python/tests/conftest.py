@@ -18,18 +18,18 @@ import shmlimit as sl
 pytest_plugins = ["shmlimit.testing"]
 
 CLOCK_LAG = 20e-6
-"""Seconds by which two readings of a segment's clock may differ from the time between them, there and back."""
+"""Seconds by which two readings of a segment's clock may differ from the time between them, either way."""
 
 TIMEOUT = 60.0
-"""Seconds after which a test that waits gives up. Nothing takes as long but where something is wrong."""
+"""Seconds after which a waiting test gives up. Nothing takes this long unless something is wrong."""
 
-# Ray listens on all addresses and runs what it is sent, so it gets a token, which it reads when it is imported.
+# Ray listens on all addresses and runs whatever it is sent, so it gets a token, which it reads when it is imported.
 os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 
 
 @pytest.fixture
 def segment_path() -> Iterator[Path]:
-    """A path in shared memory at which nothing is, and nothing will be."""
+    """A path in shared memory at which there is nothing, and never will be."""
     path = Path("/dev/shm") / f"shmlimit-test-{os.getpid()}-{uuid.uuid4().hex}.limits"
     yield path
     path.unlink(missing_ok=True)
@@ -37,7 +37,7 @@ def segment_path() -> Iterator[Path]:
 
 @pytest.fixture
 def open_set(segment_path: Path) -> Callable[..., sl.SetHandle]:
-    """Opens a segment of one set with the given limits, and gives the set."""
+    """Opens a segment with one set of the given limits, and returns the set."""
 
     def open_set(*limits: object, strict: bool = True, **options: object) -> sl.SetHandle:
         return sl.open(segment_path, sl.LimitSet("set", limits, **options), strict=strict)["set"]
@@ -47,7 +47,7 @@ def open_set(segment_path: Path) -> Callable[..., sl.SetHandle]:
 
 @contextmanager
 def _ray_head() -> Iterator[str]:
-    """The address of a small Ray in a process of its own: all that Ray starts there ends with that process.
+    """The address of a small Ray in a process of its own: everything that Ray starts there ends with that process.
 
     Ray gives its own processes half a minute to start, whatever else the machine does, and leaves them running if
     that was too short.
@@ -72,7 +72,7 @@ def _ray_head() -> Iterator[str]:
 
 @contextmanager
 def ray_on_loopback(*paths: Path) -> Iterator[Any]:
-    """Ray, small, whose workers find modules at these paths; skips the test where there is none."""
+    """A small Ray, whose workers find modules at these paths; skips the test if there is none."""
     ray = pytest.importorskip("ray", reason="ray has no release for this version of Python")
     with _ray_head() as address:
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, paths))}}
@@ -84,7 +84,7 @@ def ray_on_loopback(*paths: Path) -> Iterator[Any]:
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    """Waits until something is so; fails where that takes longer than anything can."""
+    """Waits for a condition; fails if that takes longer than anything can."""
     deadline = time.monotonic() + TIMEOUT
     while not is_so():
         assert time.monotonic() < deadline, f"not in time: {what}"
@@ -98,6 +98,6 @@ def queued(limits: sl.SetHandle) -> int:
 
 
 def limitctl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """What the command of the installed package says."""
+    """The output of a command of the installed package."""
     program = Path(sys.executable).with_name("limitctl")
     return subprocess.run([program, *arguments], check=False, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What tests look at from outside: how many hold and wait in a segment, and processes that run a role."""
+"""What tests observe from outside: how many hold and wait in a segment, and processes that run a role."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 import shmlimit as sl
 
-# Far longer than anything takes, so that only a hang ends here.
+# Far longer than anything takes, so that only a hang is ended by it.
 DEADLINE = 180.0
 
 T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], what: str) -> T:
-    """Wait for a condition, and give what it was; after the deadline fail, saying what did not come."""
+    """Wait for a condition, and return its value; after the deadline fail, saying what did not happen."""
     deadline = time.monotonic() + DEADLINE
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited in vain: {what}"
@@ -40,7 +40,7 @@ def queued(segment: sl.Segment, name: str) -> int:
 
 
 def active(segment: sl.Segment, name: str) -> int:
-    """How many permits of living processes are out that hold something."""
+    """How many permits of living processes hold something."""
     count: int = snapshot_of(segment, name)["active"]
     return count
 

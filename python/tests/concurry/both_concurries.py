@@ -1,4 +1,4 @@
-"""Runs one script of calls against Concurry and against shmlimit.concurry, and says what each did."""
+"""Runs one script of calls against Concurry and against shmlimit.concurry, and reports what each did."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONG = 8192.0
 _WINDOW_WORD = "window" if hasattr(original, "RateWindow") else "window_seconds"
 
 TAKES_FRACTIONS = hasattr(original, "RateWindow")
-"""The original takes capacities that are not whole from 0.13.2 on."""
+"""The original accepts fractional capacities from 0.13.2 on."""
 
 KEYS = ("tokens", "call_count", "connections", "nonesuch")
 
@@ -55,7 +55,7 @@ class Trace:
     warned: list[str] = field(default_factory=list)
 
     def __call__(self, step: Callable[[], Any]) -> Any:
-        """Does a step and notes what came of it."""
+        """Does a step and notes the result."""
         self.warned = []
         result = None
         try:
@@ -93,7 +93,7 @@ def _noted(value: Any) -> object:
 
 
 def _alike(one: object, other: object) -> bool:
-    """Whether they are equal, but for what comes back within moments."""
+    """Whether they are equal, apart from what comes back within moments."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
@@ -111,7 +111,7 @@ class _Collector(logging.Handler):
         self.trace = trace
 
     def emit(self, record: logging.LogRecord) -> None:
-        # The list of known keys comes last and names all, so what the warning is about is what comes first.
+        # The list of known keys comes last and names all of them, so what precedes it is what the warning is about.
         text = record.getMessage()
         self.trace.warned.append(text.split(" is ignored")[0].split(". ")[0].split(", for it")[0])
 
@@ -143,7 +143,7 @@ def trace_of(script: Script, library: ModuleType, keys: tuple[str, ...] = KEYS) 
 
 
 def assert_same(script: Script, keys: tuple[str, ...] = KEYS) -> None:
-    """Asserts that both libraries do the same at each step, and that ours tells at least as much."""
+    """Asserts that both libraries do the same at each step, and that ours reports at least as much."""
     expected = trace_of(script, original, keys)
     actual = trace_of(script, ours, keys)
     assert expected.steps, "the script notes no step"

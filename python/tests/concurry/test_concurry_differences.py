@@ -92,7 +92,7 @@ def test_a_leaky_bucket_drains_while_it_is_watched():
     assert limits.try_acquire({"tokens": 4}).successful
 
     def admitted():
-        # As often as can be: the original rounds what drained down at each look, and never drains.
+        # As often as possible: the original rounds down what has drained at each look, and so never drains.
         return limits["tokens"].can_acquire(1)
 
     wait_until(admitted, "the bucket drained")
@@ -121,12 +121,12 @@ def test_a_fixed_window_begins_with_its_first_use():
     window = 1.0
     limits = ours.LimitSet(limits=[rate(ours, "tokens", 4, "FixedWindow", window=window)])
     began = time.monotonic()
-    # Time passes, and looking begins no window either.
+    # Time passes, and looking does not begin a window either.
     wait_until(lambda: limits["tokens"].can_acquire(4) and time.monotonic() > began + 0.9 * window, "time passed")
     assert limits.try_acquire({"tokens": 4}).successful
     used = time.monotonic()
     assert limits.acquire({"tokens": 1}, timeout=TIMEOUT).successful
-    # The window of the first four lasted whole; the original's would have ended moments after them.
+    # The window of the first four lasted its full length; the original's would have ended moments after them.
     assert time.monotonic() - used > 0.9 * window
 
 
@@ -200,7 +200,7 @@ def test_no_request_overtakes_the_queue():
     waiting = threading.Thread(target=wait_for_both)
     waiting.start()
     wait_until(lambda: queued(shmlimit.open(limits.path)["limits"]) == 1, "the request for two is in the queue")
-    # One is free, but it is for the one that waits: the original admits small requests for as long as they come.
+    # One is free, but it is for the one that waits: the original admits small requests as long as they keep coming.
     assert usage_of(limits) == 1
     assert not limits.try_acquire({"connections": 1}).successful
     held.release()

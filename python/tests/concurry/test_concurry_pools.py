@@ -1,4 +1,4 @@
-"""Pools: the same choices and errors as the original's, and pickles that start over."""
+"""Pools: the same choices and errors as in the original, and pickles that start over."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_chooses_at_random_among_all(count):
     from shmlimit import concurry as ours
 
     pool = ours.LimitPool(limit_sets=regions(ours, count), load_balancing="random")
-    # 3 sets of 8: each is found within so many tries, but for one chance in 10^80.
+    # 3 sets out of 8: each is found within this many tries, except for one chance in 10^80.
     chosen = {pool.try_acquire({"tokens": 0}).config["region"] for _ in range(500)}
     assert chosen == set(range(count))
 

@@ -17,7 +17,7 @@ from conftest import TIMEOUT, queued, ray_on_loopback, wait_until
 import shmlimit
 from shmlimit.concurry import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
 
-# From Python 3.12 on forking beside threads is warned about; these limits are meant to survive it.
+# From Python 3.12 on, forking while threads run causes a warning; these limits are meant to survive it.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 CONTEXTS = ["fork", "spawn", "forkserver"]
@@ -28,7 +28,7 @@ def shared_calls(capacity):
 
 
 def admitted_of(limits, attempts):
-    """How many of so many attempts one worker is admitted."""
+    """How many of this many attempts one worker is admitted."""
     return sum(limits.try_acquire().successful for _ in range(attempts))
 
 
@@ -210,7 +210,7 @@ def test_a_set_that_arrives_while_the_last_one_goes_keeps_its_file_or_finds_none
                 arrived = pickle.loads(sent)
             except FileNotFoundError:
                 return
-            # What has arrived can be used, whatever the other threads release meanwhile.
+            # Whatever has arrived can be used, whatever the other threads release meanwhile.
             arrived.try_acquire().release()
             del arrived
 
@@ -305,7 +305,7 @@ def test_a_set_at_a_path_starts_with_another_number_and_keeps_what_was_counted(s
         return sum(limits.try_acquire(requested={"tokens": 100}).successful for _ in range(30))
 
     backlog = algorithm in (RateLimitAlgorithm.TokenBucket, RateLimitAlgorithm.LeakyBucket, RateLimitAlgorithm.GCRA)
-    # What a bucket has left stays as it is, and a raised limit does not grant the past.
+    # What a bucket has left stays as it is, and raising a limit grants nothing for the past.
     assert (admitted(10), admitted(20)) == ((10, 0) if backlog else (10, 10))
 
 

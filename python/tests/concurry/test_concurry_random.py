@@ -1,4 +1,4 @@
-"""Scripts of calls that no one thought of: the same results, errors and warnings from both libraries."""
+"""Scripts of calls that nobody thought of: the same results, errors and warnings from both libraries."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ steps = st.one_of(
 
 
 class Player:
-    """Plays generated steps on one library, leaving out what is known to differ."""
+    """Plays generated steps on one library, except for those in which the two are known to differ."""
 
     def __init__(self, library: Any, note: Any, limits: list[tuple[str, int, str]], **options: Any) -> None:
         self.note = note
@@ -63,7 +63,7 @@ class Player:
 
     def try_acquire(self, request: dict[str, int] | None) -> None:
         acquisition = self.note(lambda: self.limits.try_acquire(request))
-        # What was refused holds nothing here; the original gives it back all the same.
+        # Here, a refused request holds nothing; the original gives it back all the same.
         if acquisition is not None and acquisition.successful:
             self.held.append(acquisition)
 
@@ -102,7 +102,7 @@ class Player:
         return self.held[which % len(self.held)] if self.held else None
 
     def complete(self, which: int) -> Any:
-        # A block that is left without its updates gives back here, and leaks in the original.
+        # A block that is left without its updates gives back here, but leaks in the original.
         acquisition = self.pick(which)
         if acquisition is not None:
             self.note(

@@ -503,7 +503,7 @@ def test_takes_the_algorithm_of_the_defaults():
     assert_same(script)
 
 
-# What takes time: each waits on a condition, generously.
+# These take time: each waits on a condition, generously.
 
 WINDOW = 0.5
 
@@ -545,7 +545,7 @@ def test_requests_leave_a_sliding_window_one_by_one():
     window = 0.5
 
     def attempt(library):
-        # At another place between the full half seconds each time.
+        # At a different distance from the full half seconds each time.
         time.sleep(window / 3)
         limits = library.LimitSet(limits=[rate(library, "tokens", 4, "SlidingWindow", window=window)])
         limits.acquire({"tokens": 2})
@@ -555,7 +555,7 @@ def test_requests_leave_a_sliding_window_one_by_one():
         limits.acquire({"tokens": 2})
         time.sleep(max(0.0, first + window - time.monotonic()))
         half = limits["tokens"].can_acquire(2), limits["tokens"].can_acquire(3)
-        # Where the second two had time to leave as well, it says nothing.
+        # If the second two also had time to drain, it says nothing.
         return half if time.monotonic() < second + window else None
 
     def script(library, note):

@@ -1,4 +1,4 @@
-"""Messages have the words by which Concurry's own suite knows them, and names are there that it has."""
+"""Messages have the words by which Concurry's own suite recognises them, and its names exist here."""
 
 import asyncio
 import math

@@ -40,7 +40,7 @@ MODES = ["sync", "thread", "asyncio", "process"]
 POOL_MODES = ["thread", "process"]
 
 DEADLINE = 300.0
-"""Seconds that a worker is given. One of Ray takes half a minute to start where other work has the processors."""
+"""The seconds that a worker is given. On a busy machine, one of Ray takes half a minute to start."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -87,7 +87,7 @@ def admitted_by_two_workers(limits: Any, mode: str) -> list[int]:
 
 
 def regions_of_workers(limits: Any, mode: str, count: int) -> list[int]:
-    """With which member each of so many workers starts."""
+    """The member with which each of this many workers starts."""
     pool = Counter.options(mode=mode, max_workers=count, limits=limits, load_balancing="rr").init()
     chosen = [future.result(timeout=DEADLINE) for future in [pool.region() for _ in range(count)]]
     pool.stop()

@@ -1,4 +1,4 @@
-"""Amounts of any type: exact where something is asked for, rounded up where it was used."""
+"""Amounts of any type: exact if something is asked for, rounded up if it was used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision makes and runs in the interpreter: nothing that no one looks at."""
+"""What a decision creates and runs in the interpreter: nothing that nobody looks at."""
 
 from __future__ import annotations
 

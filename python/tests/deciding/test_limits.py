@@ -137,7 +137,7 @@ def test_each_key_has_limits_of_its_own(open_set):
     for key in ["tenant-7", b"tenant-8", 9, ip_address("2001:db8::1"), UUID(int=7)]:
         assert limits.try_acquire(key=key)
         assert not limits.try_acquire(key=key)
-    # The same keys as the number and the UUID.
+    # The same keys, as the number and as the UUID.
     assert not limits.try_acquire(key="9")
     assert not limits.try_acquire(key=str(UUID(int=7)))
     with pytest.raises(sl.InvalidKey):

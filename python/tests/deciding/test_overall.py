@@ -1,4 +1,4 @@
-"""Limits that all keys of a set have together, beside those of each key."""
+"""Limits that all keys of a set share, beside those of each key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = "1d"
 
 
 def tenants(**more: sl.Limit) -> sl.LimitSet:
-    """Three requests a day for each tenant, and what all of them have together."""
+    """Three requests a day for each tenant, and a quota that all of them share."""
     requests = sl.Calls("requests", 3, DAY, algorithm="fixed_window")
     return sl.LimitSet("model", [requests, *more.values()], keyed=100)
 

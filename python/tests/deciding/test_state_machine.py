@@ -22,14 +22,14 @@ import shmlimit as sl
 
 SLOTS, TOKENS, CALLS = 4, 60, 30
 
-# In which nothing that counts comes back while the test runs.
+# So long that nothing that counts comes back while the test runs.
 LONG = 10_000_000
 
 FORK = multiprocessing.get_context("fork")
 
 
 def serve(limits: sl.SetHandle, connection: Connection) -> None:
-    """What a worker does until it is killed: what it is told, answering each time."""
+    """What a worker does until it is killed: whatever it is told, with an answer each time."""
     permits: dict[int, sl.Permit] = {}
     while True:
         action, *arguments = connection.recv()
@@ -57,7 +57,7 @@ def serve(limits: sl.SetHandle, connection: Connection) -> None:
 
 @dataclass
 class Hold:
-    """What the model knows of a permit."""
+    """What the model knows about a permit."""
 
     number: int
     owner: Worker | None
@@ -68,7 +68,7 @@ class Hold:
 
 
 class Worker:
-    """A forked process that has the set from its parent."""
+    """A forked process that has inherited the set."""
 
     def __init__(self, limits: sl.SetHandle) -> None:
         self.connection, there = FORK.Pipe()
@@ -217,7 +217,7 @@ class Life(RuleBasedStateMachine):
     def fork(self) -> None:
         child = os.fork()
         if child == 0:
-            # What is inherited is the parent's: neither releasing nor dropping it gives anything back.
+            # Whatever is inherited is the parent's: neither releasing nor dropping it gives anything back.
             with contextlib.suppress(BaseException):
                 for hold in self.held:
                     if hold.permit is not None:

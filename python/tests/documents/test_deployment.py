@@ -1,4 +1,4 @@
-"""Users, groups and rooms, as they are where programs run: what the deployment guide says."""
+"""Users, groups and memory as they are where programs run: what the deployment guide says."""
 
 import os
 import re
@@ -57,7 +57,7 @@ def lines_of(script, *arguments, command=()):
 
 
 def assert_in_guide(message, **named):
-    """Asserts that the guide shows that message, in which tests have other paths and users than its example."""
+    """Asserts that the guide shows this message, although tests have other paths and users than its example."""
     shown = " ".join(GUIDE.read_text().split())
     for there, here in named.values():
         message = message.replace(str(there), str(here))
@@ -151,7 +151,7 @@ as_user(1002, 2000, lambda: bool(sl.open(sys.argv[1], trust_any_owner=True)["api
     assert (one, trusting) == ("True", "True")
     assert other.startswith("PermissionDenied: ")
     assert f"others may put files into {directory}: do not let its group or others write there" in other
-    # As /dev/shm is, which no one should be advised to close.
+    # As in /dev/shm, which nobody should be advised to close.
     directory.chmod(0o1777)
     [public] = lines_of("as_user(1002, 2000, lambda: sl.open(sys.argv[1]))", directory / "x.limits")
     assert f"any user may put files into {directory}: leave the mode of that directory as it is" in public

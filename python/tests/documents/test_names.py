@@ -1,4 +1,4 @@
-"""What the package shows of itself: few names, each of them described, and a page that says what is where."""
+"""The public names of the package: few, each of them documented, and a page that says where to find what."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OF_RESULTS = [name for name in results.__all__ if name not in sl.__all__]
 
 
 def test_there_are_at_most_45_names_at_the_top() -> None:
-    # In a process that has imported nothing else, since every module that is imported becomes an attribute.
+    # In a process that has imported nothing else, since every imported module becomes an attribute.
     code = "import shmlimit; print(*(name for name in dir(shmlimit) if not name.startswith('_')))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert set(shown) == set(sl.__all__) - {"__version__"}

@@ -163,7 +163,7 @@ shmlimit._errors.SegmentError: cannot open PATH: Permission denied (os error 13)
 
 
 def show(step: str, now: str, before: str = "the same") -> None:
-    """Prints what a step shows, and showed."""
+    """Prints what a step shows now, and what it showed before."""
     for when, shown in [("now", now), ("before", before)]:
         sys.stdout.write(f"\n--- {step}, {when}:\n{shown.strip() or '(nothing)'}\n")
 
@@ -175,7 +175,7 @@ def path(segment_path: Path) -> str:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., str]:
-    """Saves a script, runs it, and answers what a user sees of it."""
+    """Saves a script, runs it, and returns what a user sees of it."""
 
     def run(title: str, script: str, *arguments: object, python: str = sys.executable) -> str:
         file = tmp_path / f"{title.replace(' ', '_')}.py"

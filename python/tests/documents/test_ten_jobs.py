@@ -1,4 +1,4 @@
-"""What a new user does in a day, all of it, with what is installed: `pytest -s` prints the times."""
+"""All that a new user does in a day, with what is installed: `pytest -s` prints the times."""
 
 from __future__ import annotations
 

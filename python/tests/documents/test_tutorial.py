@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Step(NamedTuple):
-    """Commands, and what they print; the files that have to be there before them."""
+    """Commands, and what they print; the files that must exist before them."""
 
     files: dict[str, str]
     commands: str
@@ -53,7 +53,7 @@ def _steps(text: str) -> list[Step]:
 
 
 def _matches(expected: str, printed: str) -> bool:
-    """Whether it is what was expected, where `...` stands for anything in a line, or for any lines."""
+    """Whether it is as expected, where `...` stands for anything in a line, or for any lines."""
     lines = [
         r"(?:.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
         for line in expected.splitlines()
@@ -97,7 +97,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     try:
         printed, _ = shell.communicate(timeout=TIMEOUT)
     finally:
-        # What it started in the background is in its group.
+        # Whatever it started in the background is in its group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
         shutil.rmtree(f"{segment}.d", ignore_errors=True)

@@ -45,7 +45,7 @@ def left(limits: sl.SetHandle) -> tuple[int, ...]:
 
 
 def run(limits: sl.SetHandle, body: Callable[[llm.Call], Awaitable[Any]], **options: Any) -> BaseException | None:
-    """Runs a body under a call that reserves a hundred tokens; gives what it raised."""
+    """Runs a body under a call that reserves a hundred tokens; returns what it raised."""
 
     async def main() -> BaseException | None:
         try:
@@ -77,7 +77,7 @@ def raising(error: BaseException) -> Callable[[llm.Call], Awaitable[Any]]:
 
 
 def answered(status: int, headers: dict[str, str] | None = None) -> httpx.HTTPStatusError:
-    """What httpx raises for a status."""
+    """The exception that httpx raises for a status."""
     request = httpx.Request("POST", "http://provider/")
     return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, headers=headers))
 
@@ -105,7 +105,7 @@ def test_what_an_answer_cost_is_debited_when_it_has_settled_its_tokens(open_set:
 def test_a_stream_passes_unchanged_and_settles_when_it_has_ended(limits: sl.SetHandle) -> None:
     async def body(call: llm.Call) -> None:
         assert [part async for part in call.watch(stream())] == CHUNKS
-        # Before the block ends, which may be later than whatever else holds the permit.
+        # Before the block ends, which may be later than the release of whatever else holds the permit.
         assert left(limits) == (9, 975, 3)
 
     assert run(limits, body) is None
@@ -275,7 +275,7 @@ def test_what_cost_nothing_is_given_back(limits: sl.SetHandle, error: str) -> No
 def test_what_may_have_cost_stays_charged(limits: sl.SetHandle, error: str) -> None:
     assert run(limits, raising(CHARGED[error])) is CHARGED[error]
     assert left(limits) == (9, 900, 4)
-    # And says nothing of the provider.
+    # And it says nothing about the provider.
     with limits.try_acquire({"tokens": 1}):
         pass
 

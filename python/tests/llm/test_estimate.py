@@ -24,7 +24,7 @@ TOOLS = [{"type": "function", "function": {"name": "age", "parameters": {"type":
 
 @pytest.fixture
 def tokenizer(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A stand-in for tiktoken that knows one model, by whose tokens words are counted, and what it was asked."""
+    """A stand-in for tiktoken that knows one model and counts words by its tokens; it notes what it was asked."""
     asked: list[str] = []
 
     def encoding_for_model(model: str) -> Any:

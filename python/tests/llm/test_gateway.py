@@ -1,4 +1,4 @@
-"""The gateway of the examples: two workers before a provider that counts strictly."""
+"""The gateway of the examples: two workers in front of a provider that counts strictly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUESTION = {"messages": [{"role": "user", "content": "How many?"}], "max_tokens"
 
 @contextmanager
 def running(*application: str, log: Path, **environment: str) -> Iterator[str]:
-    """A server of uvicorn; gives its address."""
+    """A uvicorn server; returns its address."""
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener, log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "uvicorn", "--fd", str(listener.fileno()), *application],
@@ -78,7 +78,7 @@ def left(path: Path) -> dict[str, int]:
 
 
 async def ask(gateway: str, count: int, tenant: str = "unknown", **question: Any) -> list[httpx.Response]:
-    """What the gateway answers to many requests of a tenant at once."""
+    """The gateway's answers to many requests of a tenant at once."""
     headers = {"x-api-key": tenant}
     async with httpx.AsyncClient(base_url=gateway, headers=headers, timeout=TIMEOUT) as client:
         asked = [client.post("/v1/chat/completions", json={**QUESTION, **question}) for _ in range(count)]
@@ -88,7 +88,7 @@ async def ask(gateway: str, count: int, tenant: str = "unknown", **question: Any
 def test_the_gateway_is_refused_nothing_and_pays_what_was_used(servers: tuple[str, str], segment_path: Path) -> None:
     gateway, provider = servers
     begun = time.monotonic()
-    # Each reserves more than 4,000 tokens, so fewer than fifty can be on their way at once.
+    # Each reserves more than 4,000 tokens, so fewer than fifty can be in progress at once.
     answers = asyncio.run(ask(gateway, 60, prompt_tokens=400, output_tokens=100))
     answers += asyncio.run(ask(gateway, 60, prompt_tokens=400, output_tokens=100, stream=True))
     assert [answer.status_code for answer in answers] == [200] * 120
@@ -110,7 +110,7 @@ def test_the_gateway_passes_on_what_the_provider_refuses_and_waits(
     servers: tuple[str, str], segment_path: Path
 ) -> None:
     gateway, _ = servers
-    # More than the question says that it may take, and more than the provider has.
+    # More than the question says it may take, and more than the provider has.
     [refused] = asyncio.run(ask(gateway, 1, prompt_tokens=TOKENS, output_tokens=1))
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
     assert refused.json() == {"error": {"type": "rate_limit_error"}}
@@ -129,7 +129,7 @@ def test_a_tenant_that_asks_for_much_keeps_no_other_waiting_for_its_turn(servers
 
     async def main() -> tuple[httpx.Response, int]:
         noisy = [asyncio.create_task(ask(gateway, 10, "noisy", **question)) for _ in range(much // 10)]
-        # Some have been answered, so all others are under way or wait.
+        # Some have been answered, so all others are in progress or wait.
         await asyncio.wait(noisy, return_when=asyncio.FIRST_COMPLETED, timeout=TIMEOUT)
         [quiet] = await ask(gateway, 1, "quiet", **question)
         unanswered = sum(10 for task in noisy if not task.done())
@@ -138,7 +138,7 @@ def test_a_tenant_that_asks_for_much_keeps_no_other_waiting_for_its_turn(servers
 
     quiet, unanswered = asyncio.run(main())
     assert quiet.status_code == 200
-    # First come, first served, it would have been among the last of those that get a place.
+    # First come, first served, it would have been among the last to get a place.
     assert unanswered > 2 * PLACES
 
 

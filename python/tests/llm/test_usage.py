@@ -1,4 +1,4 @@
-"""What responses report that they used, in each form in which it comes."""
+"""What responses report that they used, in every form in which they report it."""
 
 from __future__ import annotations
 

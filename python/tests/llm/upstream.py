@@ -1,4 +1,4 @@
-"""A provider that counts requests and tokens over every window, and refuses whatever is over."""
+"""A provider that counts requests and tokens over every window, and refuses everything above its quotas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Upstream:
         self.served = self.refused = self.tokens_served = self.most_tokens = 0
 
     def answer(self, prompt: int, output: int) -> tuple[int, dict[str, str], dict[str, Any]]:
-        """What it answers to a request that uses this much: status, headers, body."""
+        """Its answer to a request that uses this much: status, headers, body."""
         now = self.clock()
         while self.taken and self.taken[0][0] <= now - self.window:
             self.taken.popleft()

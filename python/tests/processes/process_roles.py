@@ -63,7 +63,7 @@ def exit_with_an_abandoned_asyncio_wait(segment: sl.Segment) -> None:
         await asyncio.to_thread(until, lambda: queued(segment, "jobs") == 4, "four tasks in the queue")
 
     waits: list[asyncio.Future[None]] = []
-    # The loop is neither closed nor are its tasks cancelled: the interpreter takes them down.
+    # The loop is not closed and its tasks are not cancelled: the interpreter takes them down.
     asyncio.new_event_loop().run_until_complete(main())
 
 
@@ -121,7 +121,7 @@ def wait_for_a_release_by_another_thread(segment: sl.Segment) -> None:
     def release_once_another_waits() -> None:
         nonlocal turns
         until(lambda: queued(segment, "jobs") == 1, "the main thread in the queue")
-        # Nothing of this runs unless the waiting thread releases the interpreter.
+        # None of this runs unless the waiting thread releases the interpreter.
         for turn in range(100_000):
             turns = turn + 1
         permit.release()
@@ -149,6 +149,6 @@ ROLES: dict[str, Callable[[sl.Segment], None]] = {
 }
 
 if __name__ == "__main__":
-    # Under nohup, or in the background of a script, a process inherits that it ignores this, and Python leaves it so.
+    # Under nohup, or in the background of a script, a process inherits that it ignores this, and Python keeps it so.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ROLES[sys.argv[1]](sl.open(sys.argv[2]))

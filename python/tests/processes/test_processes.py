@@ -20,7 +20,7 @@ from process_roles import try_and_hold, wait_and_hold
 import shmlimit as sl
 
 ROLES = Path(process_roles.__file__)
-# Forks while threads run are what these tests are for; Python 3.12 and later warn of them.
+# These tests are about forking while threads run; Python 3.12 and later warn about that.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
 every_start_method = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -34,7 +34,7 @@ def segment(tmp_path: Path) -> sl.Segment:
 
 @contextmanager
 def child_of(method: str, role: Any, limits: sl.SetHandle) -> Iterator[tuple[Any, Any]]:
-    """A child that runs a role, and the line to it; killed at the end if it still lives."""
+    """A child that runs a role, and the pipe to it; killed at the end if it is still alive."""
     context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe()
     child = context.Process(target=role, args=(limits, theirs))
@@ -55,7 +55,7 @@ def told(line: Any) -> Any:
 
 
 def in_a_fork(work: Any) -> int:
-    """Start a forked child that exits with 0 if `work` passes; gives its process id."""
+    """Start a forked child that exits with 0 if `work` passes; returns its process id."""
     pid = os.fork()
     if pid == 0:
         code = 1

@@ -24,7 +24,7 @@ while True:
 
 @contextlib.contextmanager
 def stopped_with_the_lock(segment: sl.Segment) -> Iterator[None]:
-    """A process that takes and releases the lock, stopped between the two; it goes on at the end."""
+    """A process that takes and releases the lock, stopped between the two; it continues at the end."""
     with subprocess.Popen([sys.executable, "-c", ASKS, segment.path]) as process:
         try:
             wait_until(

@@ -1,4 +1,4 @@
-"""Segments without a file: for threads, forked children, and processes that are spawned while their maker lives."""
+"""Segments without a file: for threads, forked children, and processes that are spawned while their creator lives."""
 
 import multiprocessing
 import os
@@ -15,7 +15,7 @@ SLOTS = sl.LimitSet("slots", [sl.Concurrency("places", 2)])
 
 
 def is_admitted(handle: sl.SetHandle) -> bool:
-    """Whether a process gets a place by a handle that it was sent."""
+    """Whether a process gets a place through a handle that it was sent."""
     return bool(handle.try_acquire())
 
 

@@ -18,7 +18,7 @@ def calls(name, capacity, **fields):
 
 @pytest.fixture
 def path(segment_path):
-    """Where a directory is to be; pathlib leaves slashes out."""
+    """Where a directory is to be created; pathlib drops trailing slashes."""
     path = Path(f"{segment_path}.d")
     yield path
     shutil.rmtree(path, ignore_errors=True)

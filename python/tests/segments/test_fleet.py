@@ -1,4 +1,4 @@
-"""Limits that hosts share: how they are declared, what a host says of its leases, and who asks the store."""
+"""Limits that hosts share: how they are declared, what a host says about its leases, and who asks the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shmlimit.wsgi import LimitMiddleware as WSGIMiddleware
 WORKER = Path(fleet_worker.__file__)
 SERVER = shutil.which("redis-server") or shutil.which("valkey-server")
 needs_server = pytest.mark.skipif(SERVER is None, reason="no redis-server")
-# Forks while the thread runs are what some tests are for; Python 3.12 and later warn of them.
+# Some tests are about forking while the thread runs; Python 3.12 and later warn about that.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
 
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 class Store:
-    """A server on a port of the loopback, which can be stopped and started with what it had."""
+    """A server on a loopback port, which can be stopped, and started again with its data."""
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()
@@ -81,7 +81,7 @@ class Store:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """A store that runs; its data is gone with the test."""
+    """A running store; its data is gone after the test."""
     directory = tmp_path / "store"
     directory.mkdir()
     store = Store(directory)
@@ -91,7 +91,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def tokens(**fleet: object) -> sl.LimitSet:
-    """A window of a day, so that what is admitted of it can be counted."""
+    """A window of a day, so that what it admits can be counted."""
     shared = {"key": "org/tokens", **fleet}
     return sl.LimitSet("openai", [sl.Rate("tokens", 1000, "24h", algorithm="fixed_window", fleet=shared)])
 
@@ -337,7 +337,7 @@ def test_a_directory_is_one_host_to_the_store(tmp_path: Path, store: Store) -> N
         assert segment[name].try_acquire({"tokens": 1})
     with commands_of(store) as ask:
         assert ask("CLIENT LIST").count("fd=") == 2, "its own, and that of the test"
-    # A worker of the next release declares one more, and this one goes on.
+    # A worker of the next release declares one more, and this one continues.
     both = sl.open(f"{path}/", [of(name) for name in [*names, "images"]], fleet=store.url, version=1)
     assert both["images"].try_acquire({"tokens": 1})
     assert segment["chat"].try_acquire({"tokens": 1})
@@ -394,7 +394,7 @@ def test_places_of_two_hosts_have_rising_fencing_numbers(tmp_path: Path, store: 
 
 @pytest.fixture
 def cold(tmp_path: Path, store: Store) -> Iterator[tuple[sl.Segment, Callable[[], None]]]:
-    """A segment whose lease is over while the process that has duty stands still, and what lets that go on."""
+    """A segment whose lease is over while the process that has duty is stopped, and what lets that process continue."""
     declared = tokens(lease="1s", cold_wait="10s")
     segment = sl.open(tmp_path / "host.limits", declared, fleet=store.url, version=1, ask_store=False)
     worker = run_role(WORKER, segment.path, "idle")
@@ -482,7 +482,7 @@ def tenants(**shared: object) -> sl.LimitSet:
 
 @needs_server
 def test_a_first_unit_of_each_key_needs_no_answer_unless_none_is_unleased(tmp_path: Path, store: Store) -> None:
-    # Where nobody asks, what is admitted is what is unleased.
+    # If nobody asks, only what is unleased is admitted.
     alone = sl.open(tmp_path / "alone", tenants(unleased=2), fleet=unreachable(), version=1, ask_store=False)
     admitted = [bool(alone["tenants"].check(key="acme")) for _ in range(4)]
     assert admitted == [True, True, False, False]
@@ -504,7 +504,7 @@ def test_a_first_unit_of_each_key_needs_no_answer_unless_none_is_unleased(tmp_pa
     begun = today()
     counts = [sum(bool(host["tenants"].check(key="acme")) for _ in range(20)) for host in hosts]
     assert 1 <= sum(counts) <= 10 * (1 + today() - begun), counts
-    # Another tenant is not touched by that.
+    # This does not affect another tenant.
     assert hosts[1]["tenants"].check(key="globex")
     for segment in (alone, exact, *hosts):
         segment.close()

@@ -1,4 +1,4 @@
-"""What opening says where it waits, and where there can be no segment."""
+"""What opening says when it waits, and where there can be no segment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ATTACH_BYTE = (1 << 40) - 1
 
 @contextmanager
 def attaching(path: Path) -> Iterator[None]:
-    """As if another process attached to the segment meanwhile, and did not finish."""
+    """As if another process were in the middle of attaching to the segment, and did not finish."""
     file = os.open(path, os.O_RDWR)
     # struct flock: type, whence, start, length, pid.
     fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, ATTACH_BYTE, 1, 0))

@@ -1,4 +1,4 @@
-"""A segment that is there with another declaration: what a redeploy and a notebook meet."""
+"""A segment that exists with another declaration: what a redeploy and a notebook meet."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Segments that are removed while they are in use, and what takes their place."""
+"""Segments that are removed while they are in use, and their successors."""
 
 import subprocess
 import sys

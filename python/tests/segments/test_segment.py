@@ -118,7 +118,7 @@ def test_a_segment_has_the_locks_that_it_is_created_with(segment_path, lock, oth
     snapshot = segment.snapshot()
     assert snapshot["lock_kind"] == lock
     (own,) = snapshot["participants"]
-    # Only the namespace of a process that is not of this one's is named.
+    # A namespace is only named if the process is not of this one's.
     assert (own["pid"], own.get("pid_namespace")) == (os.getpid(), None)
     # The kind is the segment's for good.
     with pytest.raises(sl.ConfigMismatch, match="lock"):

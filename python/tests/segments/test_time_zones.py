@@ -61,7 +61,7 @@ def test_a_day_begins_at_midnight_there(segment_path, zone):
     assert limits.check().retry_after == 23 * 3600
     (declared,) = sl.open(segment_path).declaration()["set"][0]["limit"]
     assert declared["time_zone"]["name"] == "America/Los_Angeles"
-    # What a segment says can be declared again.
+    # What a segment reports can be declared again.
     assert sl.open(segment_path, {"set": sl.open(segment_path).declaration()["set"]}).mismatches == []
 
 

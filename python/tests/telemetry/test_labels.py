@@ -1,4 +1,4 @@
-"""What holds are labelled with, where that is declared: in snapshots, for all processes."""
+"""The labels of holds, if declared: in snapshots, for all processes."""
 
 from __future__ import annotations
 

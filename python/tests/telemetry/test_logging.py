@@ -1,4 +1,4 @@
-"""What is logged: that which no one could be set otherwise."""
+"""What is logged: what nobody could be told otherwise."""
 
 import logging
 import subprocess
@@ -12,7 +12,7 @@ import shmlimit as sl
 
 @pytest.fixture
 def lent(shmlimit_segment, shmlimit_clock):
-    """Takes the one place, and lets its lease run out and someone else take it; gives both permits."""
+    """Takes the only place, lets its lease run out and someone else take it; returns both permits."""
     limits = shmlimit_segment(sl.LimitSet("api", [sl.Concurrency("in_flight", 1, lease="30s")]))["api"]
 
     def lend():

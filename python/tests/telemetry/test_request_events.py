@@ -1,4 +1,4 @@
-"""What is logged of requests that are refused or have to wait, where that was asked for."""
+"""What is logged about requests that are refused or have to wait, if that was asked for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIELDS = ("event", "set_name", "label", "limit", "reason", "retry_after", "waite
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Logged:
-    """Gives the fields of what was logged since it was last called."""
+    """Returns the fields of what was logged since it was last called."""
     caplog.set_level(logging.INFO, logger="shmlimit")
 
     def take() -> list[dict[str, Any]]:
@@ -230,7 +230,7 @@ def test_a_pool_logs_all_members_that_refused(shmlimit_segment: OpenSegment, log
 def test_a_pool_logs_all_members_that_refused_also_where_one_raises(
     shmlimit_segment: OpenSegment, logged: Logged
 ) -> None:
-    # Each of a segment of its own, and so of a log of its own.
+    # Each of a segment of its own, and so with a log of its own.
     sets = [shmlimit_segment(sl.LimitSet(name, [sl.Calls("sent", 1, "1h")]), log_requests=True) for name in ("a", "b")]
     pool = sl.Pool([sets[0]["a"], sets[1]["b"]], failover=True, worker_index=0)
     for member in pool:
@@ -272,7 +272,7 @@ def test_of_a_flood_at_most_ten_a_second_are_logged_and_the_others_counted(
         records.extend(logged())
         return len(records) >= 21
 
-    # The second has turned twice then, so that what was left out has been told.
+    # By then, the second has passed twice, so what was left out has been reported.
     until(is_told, "refusals of three seconds")
     told = sum(1 + each["left_out"] for each in records)
     assert len(records) < told <= refused
@@ -298,7 +298,7 @@ def test_what_is_logged_of_may_make_requests_of_its_own(shmlimit_segment: OpenSe
     finally:
         logger.removeFilter(ask_again)
         logger.setLevel(level)
-    # The requests of the filter are refused and logged as well, until there are ten of a second.
+    # The requests of the filter are refused and logged as well, until there are ten per second.
     assert told >= 10
 
 
@@ -308,7 +308,7 @@ class Stop(BaseException):
 
 @contextmanager
 def stopped_at(event: str) -> Iterator[list[str]]:
-    """Has the logger raise `Stop` for an event; gives the sets of those for which it did."""
+    """Makes the logger raise `Stop` for an event; returns the sets of those for which it did."""
     sets: list[str] = []
 
     def stop(record: logging.LogRecord) -> bool:
@@ -329,7 +329,7 @@ def stopped_at(event: str) -> Iterator[list[str]]:
 
 
 def wait_in_a_task(limits: sl.SetHandle | sl.Pool) -> None:
-    """Waits in a task of a loop of its own."""
+    """Waits in a task of a separate event loop."""
 
     async def wait() -> None:
         await limits.acquire_async(timeout=DEADLINE)

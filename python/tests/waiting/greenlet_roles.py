@@ -1,4 +1,4 @@
-"""What the processes of test_greenlets do: greenlets of one hub, of which one waits for a place."""
+"""What the processes of test_greenlets do: greenlets of one hub, one of which waits for a place."""
 
 # ruff: noqa: E402, T201
 import sys
@@ -75,7 +75,7 @@ waits: dict[str, Callable[[], str]] = {
 def others_run_while_one_waits() -> None:
     held = limits.acquire(key="one" if keyed else None)
     waiting = [gevent.spawn(waits[sys.argv[1]]) for _ in range(3)]
-    # Only runs while they wait if those let it.
+    # Only runs if those that wait let it.
     gevent.spawn(lambda: (until_queued(3), held.release())).join()
     gevent.joinall(waiting)
     print([each.value for each in waiting], queued())

@@ -1,4 +1,4 @@
-"""Acquisitions in tasks that nobody awaits: nothing is taken, and it is said."""
+"""Acquisitions in tasks that nobody awaits: nothing is taken, and a warning says so."""
 
 from __future__ import annotations
 

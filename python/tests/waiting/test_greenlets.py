@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from observing import output_of, run_role
 
-# Not imported: in a process that has imported it, `acquire` is another.
+# Not imported: in a process that has imported it, `acquire` is a different function.
 pytestmark = pytest.mark.skipif(find_spec("gevent") is None, reason="needs gevent")
 
 ROLES = Path(__file__).with_name("greenlet_roles.py")

@@ -72,7 +72,7 @@ def test_a_permit_that_is_lost_warns_and_is_counted_and_gives_its_place_back(ope
         assert "context manager" in str(caught.message)
         assert _unsettled(limits) == {"in_flight": times, "calls": 0}
         assert limits.peek({"in_flight": 1})["in_flight"].admitted
-        # The recorded warning keeps the permit, which is released by then.
+        # The recorded warning keeps the permit, which has been released by then.
         assert caught.source.fencing_number is None
         del caught
 
@@ -99,7 +99,7 @@ def test_the_warning_says_where_the_permit_was_made_if_memory_is_traced(tmp_path
     program.write_text(
         "import sys, shmlimit as sl\n"
         "limits = sl.open(sys.argv[1], sl.LimitSet('api', [sl.Concurrency('in_flight', 9)]))['api']\n"
-        # Its memory is used again for the next permit.
+        # Its memory is reused for the next permit.
         "limits.acquire().release()\n"
         "permit = limits.acquire()  # here\n"
         "del permit\n"

@@ -41,7 +41,7 @@ every_loop = pytest.mark.parametrize("run", [on_asyncio, on_uvloop, on_anyio, on
 
 @pytest.fixture
 def collect():
-    """Collects what the test has left behind. All that was there before is left out, which is most of what there is."""
+    """Collects what the test has left behind. Everything that existed before, which is most of it, is left out."""
     gc.collect()
     gc.freeze()
     yield gc.collect

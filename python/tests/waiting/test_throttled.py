@@ -57,7 +57,7 @@ def provider() -> Iterator[str]:
 
 @contextmanager
 def process(role: Any, *arguments: object) -> Iterator[Any]:
-    """A process that runs a role, and the line to it; killed at the end if it still lives."""
+    """A process that runs a role, and the pipe to it; killed at the end if it is still alive."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=role, args=(*arguments, theirs))
@@ -196,7 +196,7 @@ def of_aiohttp(url: str) -> object:
 
 
 def raised(get: Callable[[str], Any]) -> Callable[[str], object]:
-    """What a client raises where it is to raise for what is not a success."""
+    """The exception that a client raises if it is to raise for anything but a success."""
 
     def raise_for_status(url: str) -> object:
         with pytest.raises((requests.HTTPError, httpx.HTTPStatusError)) as failure:
@@ -249,7 +249,7 @@ def test_the_responses_of_the_usual_clients_are_read(
         (429, {"Retry-After": "0"}, 1),
         (429, {"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"}, 1),
         (429, {"Retry-After": "1000000000"}, 1),
-        # It does not say for how long, or not so that it can be read.
+        # It does not say for how long, or not in a form that can be read.
         (429, {}, 1),
         (429, {"Retry-After": "soon", "no name\n": "x", "x": "no\nvalue"}, 1),
         (503, {"Retry-After": "2"}, 2),
@@ -313,7 +313,7 @@ def test_what_says_nothing_changes_nothing(shmlimit_segment: OpenSegment, status
         assert permit.respect(SimpleNamespace(status_code=status, headers=headers)) is False
         assert limits.respect(headers, status=status) is False
         permit.settle(requests=0)
-    # Of a permit that is released already it is asked as well, and it is not an error unless it throttles.
+    # A permit that has been released is asked as well, which is no error unless it throttles.
     assert permit.respect(headers, status=status) is False
     assert limits.check()
 
@@ -390,7 +390,7 @@ def test_what_was_reserved_comes_back_unless_the_provider_counts_what_it_refuses
         (429, {"refund": False}, [8, 400, 7, 2]),
     ]:
         limits.reset()
-        # What was reserved at the instant of a reset, or before, does not come back.
+        # Whatever was reserved at the instant of a reset, or before, does not come back.
         shmlimit_clock.advance(1)
         with limits.acquire({"tokens": 600}) as permit:
             permit.debit("usd", 3)

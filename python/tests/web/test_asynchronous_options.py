@@ -1,4 +1,4 @@
-"""Options that are functions: asynchronous ones are awaited where something waits, and refused everywhere else."""
+"""Options that are functions: asynchronous ones are awaited if something waits, and refused everywhere else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ANSWERS: dict[str, Any] = {
 
 
 def _declared(declare: Declare, option: str) -> sl.SetHandle:
-    """Four calls a minute of which each test takes what it says: of a key, where the option is about keys."""
+    """Four calls a minute, of which each test takes what it says: of a key, if the option is about keys."""
     of_keys: dict[str, Any] = {
         "key": {"keyed": 10},
         "tier": {"keyed": 10, "tiers": [sl.Tier("gold", {"requests": {"capacity": 2}})]},
@@ -70,7 +70,7 @@ def _by_an_object(answer: Any) -> Callable[..., Any]:
 
 
 def _by_a_plain_function(answer: Any) -> Callable[..., Any]:
-    """What no one can tell before it is called."""
+    """What nobody can tell before it is called."""
     return lambda argument: _asynchronously(answer)(argument)
 
 

@@ -26,12 +26,12 @@ def numbers_in(output: str, pattern: str) -> list[int]:
 
 
 def assert_at_most_two(output: str) -> None:
-    """That it says how many ran at once, and no more did than may; a busy machine may have run them in turn."""
+    """Checks that it says how many ran at once, no more than may; a busy machine may have run them in turn."""
     assert numbers_in(output, r"ran at once: (\d+)")[0] in {1, 2}
 
 
 def test_the_language_model_never_answers_429_and_its_quota_is_used() -> None:
-    # With a slack of which no machine is in need, however busy with other tests.
+    # With a margin that no machine needs, however busy it is with other tests.
     output = output_of_example("llm_client.py", "--seconds", 6, "--window", 2, "--slack", 1)
     assert numbers_in(output, r"answered 429 (\d+) times") == [0]
     requests, tokens = numbers_in(output, r"used: (\d+) % of the requests, (\d+) % of the tokens")

@@ -26,7 +26,7 @@ def _wsgi(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
 
 
 def _stay() -> Iterator[bytes]:
-    # What the client does not read fills the socket's buffers; then the worker waits for it.
+    # Whatever the client does not read fills the socket's buffers; then the worker waits for it.
     while True:
         yield b"%d\n" % os.getpid() + b"." * 65536
         time.sleep(0.01)
