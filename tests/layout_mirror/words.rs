@@ -3,6 +3,9 @@
 // Each test uses a part of it.
 #![allow(dead_code)]
 
+/// Of which number the format is that is known here.
+pub const FORMAT: u64 = 4;
+
 /// Words of a cache line, to which records are aligned.
 pub const LINE: usize = 8;
 

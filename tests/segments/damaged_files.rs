@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::layout_mirror::RawSegment;
-use crate::layout_mirror::words::{entry, header, hold, ticket};
+use crate::layout_mirror::words::{self, entry, header, hold, ticket};
 use crate::scene;
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use crate::scene::{create_in, expect_permit, is_admitted, queued};
@@ -100,6 +100,12 @@ impl Specimen {
 fn is_wrong_size(error: &Error, path: &Path, wanted: u64, size: u64) -> bool {
     matches!(error, Error::Open(OpenError::WrongSize { path: named, expected, found })
         if named == path && *expected == wanted && *found == size)
+}
+
+/// The crash harness and the tests go by it, and most of them would not notice another one.
+#[test]
+fn segments_have_the_format_that_tests_know() {
+    assert_eq!(Specimen::new().raw().word(header::FORMAT), words::FORMAT);
 }
 
 #[test]
