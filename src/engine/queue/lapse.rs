@@ -211,14 +211,19 @@ impl<'a> LockedShard<'a> {
         Ok(())
     }
 
+    /// Whether a head is passed over when it is served, because its process is silent.
+    pub(in crate::engine) fn is_passed_over(&self, ticket: TicketPlace<'_>) -> bool {
+        let owner = ticket.owner().load(Ordering::Relaxed);
+        self.engine.is_silent(ticket, owner, self.now.monotonic)
+    }
+
     /// Passes over the head of a queue if its process is silent. Returns whether it did.
     pub(in crate::engine) fn pass_over_if_silent(
         &self,
         index: u64,
         ticket: TicketPlace<'a>,
     ) -> Result<bool, Box<Error>> {
-        let owner = ticket.owner().load(Ordering::Relaxed);
-        if !self.engine.is_silent(ticket, owner, self.now.monotonic) {
+        if !self.is_passed_over(ticket) {
             return Ok(false);
         }
         self.change_queue(None, |queue| {

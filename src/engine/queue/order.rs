@@ -302,11 +302,18 @@ impl<'a> LockedShard<'a> {
     }
 
     /// What the first in order waits for, if that is nothing but what others hold, so that whoever releases it serves it.
+    /// `None` if it would not be first any more once it is served.
     fn only_by_others(&self, first: OrderedHead) -> Option<Blocked> {
         let ticket = self.shard.memory.ticket(first.ticket)?;
-        let blocked = self.blocked(self.shard.row(first.row), &self.shard.costs_of(ticket));
-        let waits = blocked.by_others && !self.is_to_look(blocked) && !self.leaves(ticket);
-        waits.then_some(blocked)
+        let (row, costs) = (self.shard.row(first.row), self.shard.costs_of(ticket));
+        let blocked = self.blocked(row, &costs);
+        let waits = blocked.by_others && !self.is_to_look(blocked);
+        // As soon as they are served, some make room for the next.
+        let makes_room = || {
+            let is_impossible = self.shard.of(row).impossible_cost(row, &costs).is_some();
+            is_impossible || self.leaves(ticket) || self.is_passed_over(ticket)
+        };
+        (waits && !makes_room()).then_some(blocked)
     }
 
     /// What the first in order waits for.

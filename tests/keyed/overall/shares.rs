@@ -2,17 +2,19 @@
 //!
 //! The quota is for an hour and used up, and a reset gives it back as often as somebody is to be served.
 
+use std::pin::Pin;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::{keyed, overall_places};
+use super::{MINUTE, keyed, overall_places};
 use crate::limits::{ask, take};
 use crate::scene::clock::Scene;
 use crate::scene::process::{TIMEOUT, eventually};
 use crate::scene::{create, expect_permit, first_set, queued};
 use shmlimit::declare::Scope;
-use shmlimit::{Limit, LimitSet, RefusalReason, Request, Segment, Tier};
+use shmlimit::request::AcquireFuture;
+use shmlimit::{Declaration, Limit, LimitSet, RefusalReason, Request, Segment, Tier};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -141,6 +143,48 @@ fn a_key_is_charged_for_the_places_that_it_holds_though_its_tier_changes_meanwhi
     assert!(!is_first_after_holding_for_long(|set| {
         set.assign("holder", "gold").expect("a tier");
     }));
+}
+
+/// Begins to wait for so many places for each key, in this order.
+fn wait_for_places(set: &LimitSet, asked: &[(&str, u64)]) -> Vec<Pin<Box<AcquireFuture<'static>>>> {
+    let asked = asked.iter().map(|(key, places)| {
+        let request = set.request().with("places", *places).expect("declared");
+        let waiting = request.for_key(*key).expect("a key").acquire_async(None);
+        let mut waiting = Box::pin(waiting.into_owned());
+        let look = &mut Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(look).is_pending(), "{key}");
+        waiting
+    });
+    asked.collect()
+}
+
+#[test]
+fn a_change_that_leaves_several_keys_no_hope_serves_the_key_behind_them_at_once() {
+    let places = |capacity| keyed().add_limit(overall_places(capacity));
+    let scene = Scene::new(places(5));
+    let set = scene.set();
+    let _held = take("holder", &set.request());
+    let _waiting = wait_for_places(&set, &[("a", 5), ("b", 5), ("c", 5), ("small", 1)]);
+    let lower = Declaration::new().add_set(places(4));
+    scene.segment.apply(&lower).expect("a live change");
+    assert_eq!(scene.snapshot().counts.waited, 1, "{:?}", scene.snapshot());
+}
+
+#[test]
+fn all_keys_of_a_silent_process_are_passed_over_at_once() {
+    let scene = Scene::new(keyed().add_limit(overall_places(3)));
+    let set = scene.set();
+    let request = set.request();
+    let [_held, first, second] = ["x", "y", "z"].map(|key| take(key, &request));
+    let silent = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"].map(|key| (key, 3));
+    let _waiting = wait_for_places(&set, &[&[("granted", 1)], &silent[..]].concat());
+    // Granted to the first of them, which never collects it.
+    drop(first);
+    scene.pass(MINUTE);
+    drop(second);
+    let seen = scene.snapshot();
+    let passed_over = seen.tickets.iter().filter(|ticket| ticket.passed_over);
+    assert_eq!((seen.counts.lapsed, passed_over.count()), (1, 9), "{seen:?}");
 }
 
 #[test]
