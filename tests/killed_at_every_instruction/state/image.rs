@@ -17,7 +17,7 @@ use shmlimit::snapshot::SegmentSnapshot;
 use crate::state::lease_words::LeaseWords;
 use crate::state::pieces::{Pieces, Table};
 use crate::words::{
-    self, LOCK_WORD_INDEX, bucket, control, control_start, counters, entry, header, header_checksum, hold,
+    FORMAT, LOCK_WORD_INDEX, bucket, control, control_start, counters, entry, header, header_checksum, hold,
     journal, label, lock_kind, participant, row, ticket,
 };
 
@@ -299,11 +299,7 @@ impl Layout {
     pub fn assert_agrees_with(&self, file: &RawFile, snapshot: &SegmentSnapshot) {
         let image = file.copy();
         let set = &snapshot.sets[0];
-        assert_eq!(
-            snapshot.format,
-            words::FORMAT,
-            "the harness knows another format of segments"
-        );
+        assert_eq!(snapshot.format, FORMAT, "the harness knows another format");
         for participant in &snapshot.participants {
             let slot = usize::try_from(participant.slot).expect("small");
             let record = self.participants + slot * participant::SIZE;
