@@ -1,4 +1,4 @@
-"""What each algorithm admits of the same demand, by a clock that takes no time, as a picture.
+"""Draws what each algorithm admits of the same demand, on a virtual clock.
 
     python python/benches/algorithms.py --picture docs/images/algorithms.svg
 
@@ -18,7 +18,7 @@ import shmlimit as sl
 
 CAPACITY, WINDOW = 10, 2
 STEPS = 20  # a second
-# From the one second to the other, of SECONDS in all; the first is in the middle of a window.
+# Requests come between these seconds, of SECONDS in all; the first stretch begins in the middle of a window.
 DEMAND = ((1, 7), (11, 14))
 SECONDS = 15
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 
 def admitted(**options: Any) -> list[int]:
-    """At which steps calls were admitted."""
+    """The steps at which calls were admitted."""
     clock = sl.VirtualClock()
     with clock:
         limit = sl.Calls("calls", CAPACITY, f"{WINDOW}s", **options)

@@ -1,4 +1,4 @@
-"""The pictures of the documents: panels side by side, each with curves over seconds."""
+"""The pictures in the documentation: panels side by side, each with curves over seconds."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Panel:
     highest: float
 
     def at(self, second: float, value: float) -> tuple[float, float]:
-        """Where a value at an instant is on the picture."""
+        """Where the picture shows a value at an instant."""
         return self.left + self.width * second / self.seconds, TOP + self.height * (1 - value / self.highest)
 
     def axes(self, title: str, every_second: int, every_value: int) -> list[str]:
-        """The title, a line for each so many of the value, and the seconds."""
+        """The title, a line at each multiple of `every_value`, and a label at each of `every_second`."""
         lines = [f'<text x="{self.left:g}" y="18" font-weight="bold">{title}</text>']
         for value in range(0, int(self.highest) + 1, every_value):
             x, y = self.at(0, value)

@@ -36,13 +36,13 @@ LONGEST_ANSWER = 800
 PROCESSES = 3
 # How many seconds the provider wants no requests after its 429.
 RETRY_AFTER = 2
-# The tier of each tenant, how many tasks of each process ask for it, and how long these pause in between.
+# The tier of each tenant, how many tasks of each process ask on its behalf, and how long these pause in between.
 TENANTS = {"noisy": ("default", 30, 0.0), "pays": ("paid", 10, 0.0), "now and then": ("default", 1, 4.0)}
 COLOURS = {"noisy": "#c2410c", "pays": "#1d4ed8", "now and then": "#15803d"}
 
 
 def declared(shared: bool) -> sl.LimitSet:
-    """The quota: of all tenants together in a keyed set, or without tenants."""
+    """The quota: that of all keys of a keyed set, or of a set without keys."""
     scope: Any = "all_keys" if shared else "key"
     limits = [
         sl.Rate("tokens", TOKENS, "1s", algorithm="gcra", burst=2 * TOKENS, scope=scope),
@@ -54,7 +54,7 @@ def declared(shared: bool) -> sl.LimitSet:
 
 
 def serve(line: Connection, refuses_after: float) -> None:
-    """The main function of the provider's process: tells its port, and at the end whom it served when."""
+    """The main function of the provider's process: sends its port and, at the end, whom it served and when."""
     begun = time.monotonic()
     served: list[tuple[str, float, int]] = []
     refusals_left = 1
@@ -74,7 +74,7 @@ def serve(line: Connection, refuses_after: float) -> None:
 
 
 def work(directory: Path, shared: bool, port: int, seconds: float) -> None:
-    """The main function of each process that asks for the tenants."""
+    """The main function of each process that makes requests for the tenants."""
     limits = sl.open(directory / "provider.limits", declared(shared))["provider"]
     until = time.monotonic() + seconds
 

@@ -1,4 +1,4 @@
-//! The keys that have a lead, in a heap of four branches: the smallest tag on top, and of equal ones the earliest.
+//! The keys that have a lead, in a heap with four branches: the smallest tag on top, and of equal ones the earliest.
 
 use super::key_words::{
     Damaged, KeyWord, Order, OrderMut, OrderWord, Place, Served, place_and_weight, placed,
@@ -72,7 +72,7 @@ pub(super) fn has(order: &(impl Order + ?Sized), row: u64, index: u64) -> bool {
     is_within && Entry::stored(order, index).row(order) == Ok(row)
 }
 
-/// The entry with the smallest tag. Whether its row agrees is not looked at.
+/// The entry with the smallest tag. Does not check whether its row agrees.
 pub(super) fn smallest(order: &(impl Order + ?Sized)) -> Result<Option<Entry>, Damaged> {
     Ok((length(order)? > 0).then(|| Entry::stored(order, 0)))
 }
@@ -219,7 +219,7 @@ fn sink(
     Ok(())
 }
 
-/// How many keys are in the heap; `None` unless each agrees with its row, and none is before the one above it.
+/// How many keys are in the heap; `None` unless each agrees with its row and none comes before the one above it.
 pub(super) fn keys(order: &(impl Order + ?Sized)) -> Option<u64> {
     let length = length(order).ok()?;
     for index in 0..length {

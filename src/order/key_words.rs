@@ -1,10 +1,10 @@
 //! The words of an order, and how to read and change them.
 
-/// A cost, a tag or virtual time: the time in which the limits of all keys replenish as much, in 2^-10 nanoseconds. Wraps
-/// around.
+/// A cost, a tag or virtual time: the time in which the limits of all keys replenish that much, in units of 2^-10
+/// nanoseconds. Wraps around.
 pub(crate) type Served = u64;
 
-/// How much [`Served`] is a nanosecond.
+/// How many units of [`Served`] make a nanosecond.
 pub(crate) const PER_NANO: u64 = 1 << 10;
 
 /// The most that a key can be ahead of virtual time, but for the cost of a single request: an hour.
@@ -19,7 +19,7 @@ pub(crate) enum OrderWord {
     VirtualTime,
     /// The greatest tag that any key has had since the instant in `Contention`.
     LatestTag,
-    /// Twice the instant at which the order was last joined while it was empty, plus one if the key served last was a
+    /// Twice the instant at which a key last joined the order while it was empty, plus one if the key served last was a
     /// newcomer.
     Contention,
     /// How many keys are in the heap.

@@ -1,10 +1,10 @@
-//! The order in which the keys of a set are served what they have together: fair queuing over keys, by weight.
+//! The order in which the keys of a set are served what they share: weighted fair queuing.
 //!
 //! Every key has a *tag*: how much it has been served, divided by its weight. *Virtual time* is how far all keys that wait
 //! have been served. How far a tag is after it is the key's *lead*. A key that waits is *ordered* here, in one of two places:
 //!
-//! - *Newcomers* have no lead, and are served first come, first served, before the others. So how long a key waits that
-//!   seldom asks does not depend on how much the others ask for.
+//! - *Newcomers* have no lead. They are served before the others, first come, first served. So how long a key that seldom
+//!   asks has to wait does not depend on how much the others ask for.
 //! - The others are in a heap, and the one with the smallest tag is served next.
 //!
 //! A key that is served moves ahead by the cost of what it got, divided by its weight. Virtual time follows: to the tag of
@@ -16,8 +16,8 @@
 //! still waiting when it turns out to have used less than it was charged may fall behind virtual time, and catches up.
 //!
 //! This is pure, like the queue: it reads and changes words behind [`Order`] and [`OrderMut`]. What was served so far
-//! (virtual time, the latest tag, tags and floors) is authoritative. The rest says who is ordered, and
-//! follows from who waits: a caller that loses it [clears](clear) it and [restores](restore) every key.
+//! (virtual time, the latest tag, tags and floors) is authoritative. The rest says who is ordered, and follows from who
+//! waits: a caller that loses it [clears](clear) it and [restores](restore) every key.
 
 mod heap;
 mod key_words;
@@ -88,7 +88,7 @@ pub(crate) fn rank(order: &(impl Order + ?Sized), row: u64, limit: u64) -> u64 {
     }
 }
 
-/// Where the key of a row is ordered, if what is there agrees.
+/// Where the key of a row is ordered, if the entry or the links there agree.
 pub(crate) fn sound_place(order: &(impl Order + ?Sized), row: u64) -> Result<Place, Damaged> {
     let place = place(order, row);
     let is_sound = match place {
@@ -213,7 +213,7 @@ pub(crate) fn end_if_empty(order: &mut (impl OrderMut + ?Sized)) {
     }
     let now = order.load(OrderWord::VirtualTime);
     let latest = order.load(OrderWord::LatestTag);
-    // Farther ahead than any tag can be, it is damage.
+    // If it is farther ahead than any tag can be, it is damage.
     if latest.wrapping_sub(now) <= MAX_LEAD + MAX_COST {
         order.store(OrderWord::VirtualTime, latest);
     }
@@ -268,7 +268,7 @@ fn store_tag(order: &mut (impl OrderMut + ?Sized), row: u64, tag: Served, now: S
     }
 }
 
-/// When the order was last joined while it was empty; `None` if it is empty now.
+/// When a key last joined the order while it was empty; `None` if it is empty now.
 pub(crate) fn contended_since(order: &(impl Order + ?Sized)) -> Option<u64> {
     (!is_empty(order)).then(|| order.load(OrderWord::Contention) >> 1)
 }

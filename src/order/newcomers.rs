@@ -46,7 +46,7 @@ pub(super) fn first(order: &(impl Order + ?Sized)) -> Result<Option<u64>, Damage
     }
 }
 
-/// Those that can be reached from the first, in their order. Bounded, whatever the links say.
+/// The keys that can be reached from the first, in their order. Bounded, whatever the links say.
 pub(super) fn linked(order: &(impl Order + ?Sized)) -> impl Iterator<Item = u64> {
     let newcomer = |link: u64| link.checked_sub(1).filter(|row| is_newcomer(order, *row));
     let next = move |row: &u64| newcomer(neighbours(order, *row).behind);
@@ -138,7 +138,7 @@ pub(super) fn remove(order: &mut (impl OrderMut + ?Sized), row: u64) -> Result<(
     Ok(())
 }
 
-/// How many there are; `None` if their links are wrong.
+/// How many newcomers there are; `None` if their links are wrong.
 pub(super) fn keys(order: &(impl Order + ?Sized)) -> Option<u64> {
     let mut count = 0;
     let mut before = 0;

@@ -18,9 +18,9 @@ pub(crate) struct Fingerprint {
 ///
 /// Three rounds of a Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations"), whose functions are
 /// multiplications by secret numbers (Dietzfelbinger, "Universal hashing and k-wise independent random variables via
-/// integer arithmetic without primes"). So whatever hashes somebody chooses who does not see where their keys come to
-/// lie, they meet in buckets as seldom as any others. Functions that also withstand those who see that would cost as much
-/// as hashing the key once more, at each decision on it.
+/// integer arithmetic without primes"). So whatever hashes are chosen by somebody who does not see where their keys
+/// end up, they meet in buckets as seldom as any others. Functions that also withstand somebody who sees that would cost
+/// as much as hashing the key once more, at each decision on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mixer {
     factors: [u128; 3],
@@ -56,8 +56,8 @@ impl Mixer {
     }
 }
 
-/// A product modulo 2^128, with its halves folded onto one another, so that words in a row do not become numbers at even
-/// distances.
+/// A product modulo 2^128, with its halves folded onto each other, so that consecutive words do not become evenly spaced
+/// numbers.
 #[inline]
 fn folded(factor: u128, word: u64) -> u64 {
     let product = factor.wrapping_mul(u128::from(word));
@@ -96,12 +96,12 @@ impl Fingerprint {
 
     #[inline]
     pub(super) fn mixed(mixer: &Mixer, hash: [u64; 2]) -> Self {
-        // That this is zero for some key is as likely as that two keys have the same.
+        // It is as unlikely to be zero for some key as two keys are to have the same one.
         let [low, high] = mixer.mix(hash);
         Self { low, high }
     }
 
-    /// What the store knows a key by whose fingerprint [hosts share](Self::of_shared).
+    /// What the store knows a key by, if its fingerprint is one that [hosts share](Self::of_shared).
     pub(crate) fn in_fleet(self, mixer: &Mixer) -> u128 {
         let [low, high] = mixer.unmix([self.low, self.high]);
         u128::from(high) << 64 | u128::from(low)

@@ -11,7 +11,7 @@ use crate::state::survivor::Judgement;
 use crate::stepping::trace::Trace;
 use crate::stepping::tracee::Tracee;
 
-/// Notes a judgement; prints the first few that are bad.
+/// Records a verdict; prints the first few that are bad.
 pub fn note(tally: &mut Tally, what: impl FnOnce() -> String, judgement: &Judgement) {
     const PRINTED: u64 = 3;
     tally.states += 1;

@@ -25,13 +25,13 @@ use crate::words::{header, participant};
 /// Instructions after which a stretch that is known to change a file is taken to have been left.
 const LONGEST_STRETCH: u64 = 200_000;
 
-/// Instructions without another change after which a stretch is taken to have done all it does.
+/// After this many instructions without another change, a stretch is taken to have made all its changes.
 const QUIET: u64 = 2_000;
 
 /// Within a stretch that changes a file, one in so many instructions is killed at, beside those that change it.
 const SPREAD: usize = 500;
 
-/// How often an operation is begun that may take another way than before.
+/// How often an operation is begun again, because it may take another way than before.
 const ATTEMPTS: usize = 20;
 
 /// An operation on a segment as a whole.
@@ -94,7 +94,7 @@ fn declaration() -> Declaration {
     )
 }
 
-/// Another one, of which no live segment can be changed to the first.
+/// Another declaration. No live segment can be changed from it to the first.
 fn former_declaration() -> Declaration {
     let requests = Limit::calls("requests", 1, std::time::Duration::from_secs(60));
     crate::beside::room::declaration().add_set(SetDeclaration::new(SET).add_limit(requests))
@@ -367,7 +367,7 @@ impl Place {
         tracee.kill();
     }
 
-    /// What a process finds that comes afterwards.
+    /// What a process that comes afterwards finds.
     fn judge(&self) -> Judgement {
         self.look_and_use()
             .map_or_else(Judgement::Torn, |()| Judgement::Sound(Vec::new()))
@@ -416,7 +416,7 @@ impl Place {
     }
 }
 
-/// Lets a child run to a point; answers whether it came so far.
+/// Lets a child run to a point; returns whether it got there.
 fn advance(tracee: &mut Tracee, point: Point) -> bool {
     (0..point.stops).all(|_| tracee.run_to_system_call() == Stop::Moved)
         && (0..point.instructions).all(|_| tracee.step() == Stop::Moved)

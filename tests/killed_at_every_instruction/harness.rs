@@ -22,8 +22,8 @@
 //!   every distinct state on its way is recovered by a third process. It may find what the first survivor would have
 //!   found, or that with the second operation completed.
 //!
-//! Of the line everything is killed: taking a ticket, waiting, looking, being served, claiming, leaving, cancelling, and
-//! whatever serves the first by giving something back, with none, one and three that wait. While a victim is stepped
+//! Everything that is done with the queue is killed: taking a ticket, waiting, looking, being served, claiming, leaving,
+//! cancelling, and whatever serves the first by giving something back, with none, one and three that wait. While a victim is stepped
 //! they are stopped, and in a copy they count as alive; then they too are taken for dead. *Stuck* is a lock that no
 //! process gets, a ticket that no process can remove, and a live waiter that no process serves although what it asks
 //! for is there; *lost* is what is held by no process that lives and not given back.
@@ -123,7 +123,7 @@ const BESIDE_OTHERS: usize = 12;
 /// twice there.
 const BY_KEY: usize = 6;
 
-/// Most of what applying a declaration is, is reading it, over and over before each kill.
+/// Applying a declaration is mostly reading it, over and over before each kill.
 const READING_A_TEXT: usize = 300;
 
 /// Where a definition has come into force, each recoverer reads it too: one in so many crash states has them killed.
@@ -132,7 +132,7 @@ const APPLIED: usize = 16;
 /// At one in so many instructions a victim is stopped where no change is left out.
 const BETWEEN_CHANGES: usize = 16;
 
-/// A run in which no job ends for so long hangs, however busy the machine is; one that leaves nothing out takes hours.
+/// A run in which no job ends for this long hangs, however busy the machine is; one that leaves nothing out takes hours.
 const TIMEOUT: Duration = Duration::from_secs(40 * 60);
 const TIMEOUT_WITH_EVERYTHING: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -303,7 +303,7 @@ fn jobs(effort: Effort) -> Vec<Job> {
     let files = files.filter(|it| tries_file(it, Way::Killed));
     jobs.extend(files.map(|it| Job::File(*it)));
     for operation in operations(effort) {
-        // A text is read for minutes, an instruction at a time: once for real, and of the keys by copies.
+        // Reading a text takes minutes, an instruction at a time: once for real, and of the keys by copies.
         let is_too_long = operation.applies && operation.is_keyed;
         if effort.is_thorough || tries(&operation, Way::Killed) && !is_too_long {
             jobs.push(Job::Killed(operation));

@@ -14,8 +14,8 @@ use crate::state::survivor::Judgement;
 use crate::stepping::trace::Trace;
 use crate::stepping::tracee::{Stop, Tracee};
 
-/// Two runs that no process killed, at different times: what they disagree about depends on the time. One is enough where
-/// others wait, since what is found then is compared with nothing.
+/// Two undisturbed runs, at different times: what they disagree about depends on the time. One is enough where others wait,
+/// since what is found then is compared with nothing.
 struct Reference {
     one: Trace,
     other: Option<Trace>,
@@ -57,8 +57,8 @@ impl Reference {
         }
     }
 
-    /// Where to kill: behind about `spread` instructions at equal distances, and behind those that changed the segment,
-    /// evenly thinned out to about `spread` where there are more.
+    /// Where to kill: after about `spread` instructions at equal distances, and after those that changed the segment, evenly
+    /// thinned out to about `spread` where there are more.
     fn kill_points(&self, spread: usize) -> BTreeSet<KillPoint> {
         let last = self.one.instructions;
         let every = usize::try_from(last).expect("fits").div_ceil(spread).max(1);
@@ -73,13 +73,13 @@ impl Reference {
     }
 }
 
-/// Behind which instruction a process is killed. To read the time takes more instructions in one run than in another, so
-/// it is found by what the run has changed.
+/// The instruction after which a process is killed. Reading the time takes more instructions in one run than in another,
+/// so the place is found by what the run has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct KillPoint {
     /// How many changes of the segment come before.
     changes: usize,
-    /// How many instructions come behind the last of them.
+    /// How many instructions come after the last of them.
     instructions: u64,
     /// How many instructions come before in the run that it was taken from.
     from_the_beginning: u64,
@@ -98,7 +98,7 @@ impl KillPoint {
         }
     }
 
-    /// Steps a process to it, or to the end of its operation, and answers how many steps that were.
+    /// Steps a process there, or to the end of its operation, and returns how many steps that took.
     fn reach(self, victim: &mut Tracee, stage: &Stage, watched: &[usize]) -> u64 {
         let mut steps = 0;
         let mut step = || {
@@ -159,7 +159,7 @@ pub fn kill_for_real(operation: Operation, spread: usize, sample: Sample) -> Tal
             if operation.waits_for_a_rate {
                 stage.witness.reset_what_is_used_up();
             }
-            // Those who wait have been active meanwhile, so what is found then is another thing each time.
+            // Those who wait have been active meanwhile, so what is found differs each time.
             match scene.line.is_served(killed_at) {
                 HandedOver::NotTo(left_out) => Judgement::Stuck(format!("{left_out} are waiting in vain")),
                 HandedOver::ToAll(delay) => {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-/// What was found of one operation, at one depth, in one way.
+/// What was found about one operation, at one depth, in one way.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Instructions that were stepped.

@@ -1,4 +1,4 @@
-//! Which of all that an ordinary run tries are tried in a short one: one in so many of each operation, evenly.
+//! What a short run tries of all that an ordinary one does: one in so many of each operation, evenly spread.
 
 use std::iter::{Skip, StepBy};
 
@@ -49,7 +49,7 @@ impl Sample {
         (self.phase % turns + self.ahead) % turns
     }
 
-    /// What the environment was, for who tries the same again.
+    /// The value of `SHMLIMIT_PHASE` with which the same can be tried again.
     pub fn phase(self) -> usize {
         self.phase
     }

@@ -1,5 +1,5 @@
-//! Stopped at every instruction: the victim does not die. It stands still, with the lock or without it, while the
-//! crew gives back what it has, and then goes on to its end.
+//! Stopped at every instruction: the victim does not die. It is stopped, with the lock or without it, while the crew
+//! gives back what it has, and then goes on to its end.
 //!
 //! Nothing may be leaked by that: the process that lives in the end holds nothing, what the dead held has been given
 //! back, and of each rate is used what is used where the crew comes before the victim or after it. No process may be
@@ -46,7 +46,7 @@ fn places(addresses: &[u64]) -> impl Iterator<Item = Place> {
     let mut last = 0;
     addresses.iter().zip(1..).map(move |(address, instructions)| {
         let arrivals = arrivals.entry(*address).or_default();
-        // An instruction that repeats itself is come by once.
+        // An instruction that repeats itself counts once.
         *arrivals += u64::from(*address != last);
         last = *address;
         Place {
@@ -63,7 +63,7 @@ struct Rehearsal<'a> {
 }
 
 /// Tries `max` places to stop at within the critical section and four times as many outside of it, or all where there
-/// are fewer. `between`: also at one in so many instructions of all.
+/// are fewer. Also stops at one in `between` of all instructions.
 pub fn stop_everywhere(operation: Operation, max: usize, between: Option<usize>, sample: Sample) -> Tally {
     let stage = Stage::with_room(operation);
     let rehearsal = Rehearsal {
@@ -156,7 +156,7 @@ impl Rehearsal<'_> {
             .let_victim_come(Others::Stopped, Victim::attach_beside_a_crew)
     }
 
-    /// Stops the victim, lets the crew act, and lets the victim go on. What is used in the end.
+    /// Stops the victim, lets the crew act, and lets the victim go on. Returns what is used in the end.
     fn stop_at(
         &self,
         stand: Stand,
@@ -221,8 +221,8 @@ impl Rehearsal<'_> {
         }
     }
 
-    /// Counts what is held by itself, in the file: those who live have given back everything. Then what the dead held
-    /// is given back as well, and nothing may be left.
+    /// Counts what is held in the file, without the library: those who live have given back everything. Then what the dead
+    /// held is given back as well, and nothing may be left.
     fn recount(&self, alive: &[u32]) -> Result<(), Judgement> {
         let soon = Instant::now() + SOON;
         loop {

@@ -22,8 +22,8 @@ const WORDS: usize = COUNTS + Delays::WORDS;
 
 const _: () = assert!(8 * WORDS <= nix::libc::PIPE_BUF);
 
-/// Does all jobs and hands their results to `done`, by number. Panics if a worker fails, or if for so long as `timeout`
-/// no job comes to its end.
+/// Does all jobs and hands their results to `done`, by number. Panics if a worker fails, or if no job ends for as long as
+/// `timeout`.
 pub fn work(
     jobs: usize,
     perform: impl Fn(usize) -> Tally,
@@ -117,7 +117,7 @@ fn serve(processor: usize, queue: &OwnedFd, reporter: &OwnedFd, perform: impl Fn
     }
 }
 
-/// The next result; `Some(None)` after the last, `None` where there is none in time.
+/// The next result; `Some(None)` after the last, `None` if none comes in time.
 fn next_result(results: &mut std::fs::File, timeout: Duration) -> Option<Option<[u64; WORDS]>> {
     use std::os::fd::AsFd;
     let mut bytes = [[0_u8; 8]; WORDS];

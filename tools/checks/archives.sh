@@ -1,7 +1,7 @@
 #!/bin/sh
-# What a registry would be given: each published package is packed. With --thorough, each is also unpacked where no clone
-# is, and built with the examples of its documentation from what is in its archive alone; and checked by the oldest Rust
-# that it names, with the oldest versions of what it names itself.
+# Packs each published package as a registry would be given it. With --thorough, also unpacks each, builds it
+# with the examples of its documentation from what is in its archive alone, and checks it with the oldest Rust that it
+# names and the oldest versions of its direct dependencies.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -17,12 +17,12 @@ step cargo package --locked --quiet --allow-dirty --no-verify $packages
 
 [ "${1:-}" = --thorough ] || exit 0
 
-# Each names the others by version, which no registry knows yet.
+# Packages name one another by a version that no registry knows yet.
 unpacked=$target/unpacked
 rm -rf "$unpacked"
 mkdir "$unpacked"
 for archive in "$target/package/"*.crate; do
-    # Unpacked now: cargo goes by the times of files, which are the same in every archive.
+    # -m, because cargo goes by the times of files, and these are the same in every archive.
     tar -xmzf "$archive" -C "$unpacked"
 done
 cat >"$unpacked/Cargo.toml" <<END
@@ -43,7 +43,7 @@ step cargo test --offline --manifest-path "$unpacked/Cargo.toml" --workspace --e
 
 rust=$(sed -n '/^\[workspace.package\]/,/^$/s/^rust-version = "\(.*\)"/\1/p' Cargo.toml).0
 if cargo "+$rust" --version >/dev/null 2>&1 && cargo +nightly --version >/dev/null 2>&1; then
-    # What tests need is no user's.
+    # No user builds what only the tests need.
     for manifest in "$unpacked"/*/Cargo.toml; do
         awk '/^\[/ { skip = /^\[dev-dependencies/ } !skip' "$manifest" >"$manifest.new"
         mv "$manifest.new" "$manifest"

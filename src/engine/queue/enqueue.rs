@@ -20,8 +20,8 @@ use crate::shm::probes;
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::futex::{self, FutexValue};
 
-/// When no more tickets than this are free, keys that share them get one only if they have fewer than are free. It bounds
-/// what is counted under the lock.
+/// When no more tickets than this are free, a key that shares them gets one only if it has fewer than are free. This
+/// bounds what is counted under the lock.
 const SHARED_TICKETS: u64 = 1_024;
 
 /// A ticket that was just taken.
@@ -161,7 +161,7 @@ impl<'a> LockedShard<'a> {
             Err(no_row) => return self.without_a_row(no_row, costs, decision, attempt).map(Err),
         };
         if target.set.batches.is_some() {
-            // Before it waits: requests admitted from what others have drawn would overtake it.
+            // Before it waits, because requests admitted from what others have drawn would overtake it.
             self.take_batches_back(row)?;
         }
         self.lapse_if_due(row.index)?;

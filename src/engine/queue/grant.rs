@@ -178,7 +178,7 @@ impl<'a> LockedShard<'a> {
                 return Err(self.shard.poisoned());
             };
             if ticket.is_expired(self.now.monotonic) {
-                // Its owner will find it gone and its time up. Those behind it do not wait for that.
+                // Its owner will find the ticket gone and its time up. Those behind it do not wait until it looks.
                 let costs = self.shard.costs_of(ticket);
                 let counter = &self.shard.memory.control().timed_out;
                 self.leave_in_order(row, &costs, index, Some(counter))?;

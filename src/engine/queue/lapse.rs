@@ -97,7 +97,7 @@ impl SegmentEngine {
         let lapsed_at = ParticipantId::from_word(owner)
             .and_then(|id| self.membership.table().lapsed_at(id))
             .map_or(0, |word| word.load(Ordering::Relaxed));
-        // An instant in the future is damage, or was taken in a shard whose time is ahead.
+        // An instant in the future is damage, or was read in a shard whose time is ahead.
         ticket.looked_at().load(Ordering::Relaxed) < lapsed_at && lapsed_at <= now
     }
 }

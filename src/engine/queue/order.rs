@@ -9,8 +9,8 @@
 //! A key joins the order where its queue is served, and leaves it as soon as none of its requests waits for what all keys
 //! share. If its own limits come to refuse its head meanwhile, that is found when its turn comes.
 //!
-//! Whoever grants the first one, or takes it out of its queue, wakes the next, unless that could be granted too, or waits
-//! only for what others hold: whoever releases that serves it.
+//! Whoever grants the first one, or takes it out of its queue, wakes the next, unless that one could be granted too, or
+//! waits only for what others hold: then whoever releases it serves that one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -142,7 +142,7 @@ impl<'a> LockedShard<'a> {
     fn find_first(&self) -> Result<Option<OrderedHead>, Damaged> {
         let order = &mut self.order();
         let mut has_another_first = false;
-        // Every round that goes on takes a key out of the order.
+        // Every round but the last takes a key out of the order.
         while let Some(row) = order::first(order)? {
             if let Some(ticket) = self.head_to_order(row) {
                 let first = OrderedHead { ticket, row };
@@ -154,7 +154,7 @@ impl<'a> LockedShard<'a> {
             }
             has_another_first = true;
             order::leave(order, row)?;
-            // It goes by its own limits from now on, and has to compute when time serves it.
+            // From now on it waits for its own limits, and has to compute when time serves it.
             let head = queue::head(&QueueWords::reading(self.shard.memory), row);
             if let Ok(Some(ticket)) = head {
                 self.notify_head(OrderedHead { ticket, row });
@@ -180,8 +180,8 @@ impl<'a> LockedShard<'a> {
     }
 
     /// Has a ticket leave its queue without a grant, and adds one to `counter`. If it was first in order, it pays as if it
-    /// had been granted: otherwise large requests that give up just in time would keep all others waiting. One that does
-    /// not wait any more gives back what it was granted.
+    /// had been granted: otherwise large requests that give up just in time would keep all others waiting. A ticket that
+    /// no longer waits gives back what it was granted.
     pub(in crate::engine) fn leave_in_order(
         &self,
         row: u64,
@@ -223,7 +223,7 @@ impl<'a> LockedShard<'a> {
             return Ok((Served::NoWaiters, first));
         }
         let served = self.serve_queue_now(row, first.map(|first| first.head.ticket))?;
-        // What was granted to the key of its own, or taken out of its queue, may have brought it into the order.
+        // A grant from the key's own limits, or a ticket that left its queue, may have brought the key into the order.
         let head = self.first_in_order();
         let as_before = |head| first.filter(|first| first.head == head);
         let first = head.map(|head| as_before(head).unwrap_or(ServedFirst::found(head)));
@@ -243,12 +243,12 @@ impl<'a> LockedShard<'a> {
             self.correct_freed(freed);
         }
         let first = if self.is_ordered(row) {
-            // What its head waits for are its turn and what all keys share.
+            // Its head waits for its turn and for what all keys share.
             self.serve_in_order()?
         } else {
             self.serve_head_in_order(row)?.1
         };
-        // It may have become the first in order by what came back to its key.
+        // What came back to its key may have made it the first in order.
         if let Some(first) = first.filter(|first| first.head.row == row && !first.was_woken)
             && self.is_to_look(self.blocked_as_first(first))
         {
@@ -308,7 +308,7 @@ impl<'a> LockedShard<'a> {
         let (row, costs) = (self.shard.row(first.row), self.shard.costs_of(ticket));
         let blocked = self.blocked(row, &costs);
         let waits = blocked.by_others && !self.is_to_look(blocked);
-        // As soon as they are served, some make room for the next.
+        // Some leave as soon as they are served, and make room for the next.
         let makes_room = || {
             let is_impossible = self.shard.of(row).impossible_cost(row, &costs).is_some();
             is_impossible || self.leaves(ticket) || self.is_passed_over(ticket)

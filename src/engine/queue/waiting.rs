@@ -361,8 +361,8 @@ impl SegmentEngine {
         Ok(PollResult::Waiting)
     }
 
-    /// Leaves the queue before time is up, or gives back what was granted and not claimed. If it cannot get the lock
-    /// soon, the next process to take it does that.
+    /// Leaves the queue before time is up, or gives back what was granted and not claimed. If this process cannot get the
+    /// lock soon, the next one that takes it does that.
     pub(crate) fn cancel(&self, shard: Shard<'_>, waiting: &Waiting) {
         self.end_sleep(shard, waiting);
         if self.membership.is_current(waiting.owner) && self.try_cancel(shard, waiting).is_err() {

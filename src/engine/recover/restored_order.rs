@@ -13,8 +13,8 @@ impl LockedShard<'_> {
     /// then by how long they have waited. A key that is owed something keeps that. A key that waits for something of its
     /// own leaves the order when its turn comes.
     ///
-    /// A death can leave only the places of keys wrong that tickets name, left ones included. Others are wrong only if
-    /// something damaged them, and are cleared too if the `extent` is the whole table.
+    /// After a death, only the places of keys that tickets name can be wrong, tickets that were given up included. Others
+    /// are wrong only if something damaged them, and are cleared too if the `extent` is the whole table.
     #[cold]
     pub(in crate::engine) fn rebuild_order(&self, extent: Extent) {
         let memory = self.shard.memory;
@@ -43,7 +43,7 @@ impl LockedShard<'_> {
         let newcomers = newcomers.into_iter().filter(has_waiters);
         let newcomers = newcomers.map(|row| (row, Place::Newcomer));
         for (row, before) in newcomers.chain(heads.into_iter().map(|(_, row, before)| (row, before))) {
-            // All places are clear, and there is room for each. A key that comes up again is where it belongs.
+            // All places are clear, and there is room for each. A key that comes up twice is already where it belongs.
             let _ = order::restore(&mut order, row, self.shard.weight_of(row), before);
         }
         order::end_if_empty(&mut order);

@@ -1,8 +1,8 @@
-//! What keys are charged in the order in which they are served, and the correction once it is known what they used.
+//! What keys are charged in the order among keys, and the correction once it is known what they used.
 //!
 //! The charge for a request is a time: how long a limit of all keys needs to replenish what the request takes, or how long
 //! it holds places, multiplied by their part of all places. The longest of these times counts. How long places are held is
-//! known only when they are given back; until then the key's average has to do.
+//! known only when they are given back; until then the key's average stands in for it.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ use crate::units::NANOS_PER_SECOND;
 /// How long a key that has never given back a place is expected to hold one.
 const HELD_AT_FIRST: u64 = NANOS_PER_SECOND;
 
-/// The average follows each new value by one part in this many.
+/// Each new value moves the average by one part in this many of the difference.
 const SHARE_OF_NEW: u64 = 8;
 
 impl RuledShard<'_> {
@@ -63,7 +63,7 @@ impl ShardAt<'_> {
 }
 
 impl LockedShard<'_> {
-    /// Charges the key of a ticket that is first in order for its request: it was granted, or has kept the others waiting
+    /// Charges the key of a ticket that is first in order for its request, which was granted, or kept the others waiting
     /// until it gave up.
     pub(in crate::engine) fn charge_in_order(&self, row: u64, costs: &Costs, hold: Option<HoldReference>) {
         let charge = self.charge_for(row, costs);

@@ -20,10 +20,10 @@ use crate::operations::{PLACES, SET, admitted, everything};
 use crate::state::image::RawFile;
 use crate::stepping::tracee::state_of;
 
-/// How long a waiter waits for its turn, and every process for a waiter. Nothing is to be said about speed by it.
+/// How long a waiter waits for its turn, and every process for a waiter. It says nothing about speed.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// After so long in the queue the victim has slept, though no process saw it.
+/// After this long in the queue the victim has slept, even if no process saw it.
 const LONGER_THAN_A_SLEEP: Duration = Duration::from_millis(300);
 
 /// The most that wait in the queue beside a victim.
@@ -72,7 +72,7 @@ impl Bystander {
         kill(self.pid, Signal::SIGCONT).expect("a child of this process");
     }
 
-    /// Whether it comes to its end by itself, having found what it waited for, before the deadline.
+    /// Whether it ends by itself before the deadline, having got what it waited for.
     fn succeeds(&mut self, deadline: Instant) -> bool {
         loop {
             match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)).expect("a child of this process") {

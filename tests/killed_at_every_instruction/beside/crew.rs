@@ -24,16 +24,16 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 /// The lock timeout where calls have no result: they must not wait for it.
 const NOT_WAITED_FOR: Duration = Duration::from_secs(20);
 
-/// What calls without a result are given: a hundred times what they may take, which is 10 ms.
+/// How long calls without a result are given: a hundred times what they may take, which is 10 ms.
 const BOUND: Duration = Duration::from_secs(1);
 
-/// What calls with a result are given: a hundred times the lock timeout.
+/// How long calls with a result are given: a hundred times the lock timeout.
 pub const BOUND_WITH_RESULT: Duration = Duration::from_secs(2);
 
 /// What each of them takes of a rate.
 const COST: u64 = 4;
 
-/// Bits of what a member complains of.
+/// Bits that say what a member complains of.
 const SLOW: u64 = 1;
 const FAILED: u64 = 2;
 
@@ -74,7 +74,7 @@ pub struct Crew<'a> {
 }
 
 impl<'a> Crew<'a> {
-    /// Starts the processes and has them take what they will give back. `None` where they do not come so far.
+    /// Starts the processes and has them take what they will give back. `None` if they do not get that far.
     pub fn start(path: &Path, gate: &'a Gate, operation: Operation) -> Option<Self> {
         gate.reset();
         let start = |members: &'static [Member], first: usize, timeout: Duration| {

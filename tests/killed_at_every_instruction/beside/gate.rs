@@ -118,7 +118,7 @@ impl Gate {
     }
 }
 
-/// Sleeps while the low half of a word is what it was, at most so long.
+/// Sleeps while the low half of a word is unchanged, for at most so long.
 fn sleep_while(word: &AtomicU64, value: u64, max: Duration) {
     let timeout = libc::timespec {
         tv_sec: i64::try_from(max.as_secs()).unwrap_or(i64::MAX),

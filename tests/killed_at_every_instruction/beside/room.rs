@@ -1,5 +1,5 @@
-//! Declarations, and with room for the crew: as much more of everything as it holds, so that the victim finds what it
-//! finds alone.
+//! Declarations, with and without room for the crew: as much more of everything as it holds, so that the victim finds what
+//! it would find alone.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is killed of changes to a live segment, of checks, debits and of limits that adapt.
+//! Operations to kill: changes to a live segment, checks, debits, and what adaptive limits do.
 
 use shmlimit::declare::Adaptive;
 use shmlimit::{Algorithm, Keyed, Limit, LimitSet, Permit, SetDeclaration};
@@ -6,7 +6,7 @@ use shmlimit::{Algorithm, Keyed, Limit, LimitSet, Permit, SetDeclaration};
 use crate::operations::subject::{KEY, Subject};
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
 
-/// One limit of each way to go on counting under another definition.
+/// A limit for each way to go on counting under another definition.
 pub fn before(set: SetDeclaration) -> SetDeclaration {
     set.add_limit(Limit::calls("requests", 100, YEAR))
         .add_limit(Limit::rate("tokens", 10_000, YEAR).algorithm(Algorithm::TokenBucket))
@@ -55,7 +55,7 @@ fn apply(victim: &Victim) {
 /// The keys that have used something before the change.
 pub const KEYS: [&str; 3] = [KEY, "other 0", "other 1"];
 
-/// Each of them takes something, and not the same.
+/// Each of them takes a different amount.
 pub fn taken_by_keys(set: &LimitSet) -> Vec<Permit<'_>> {
     KEYS.iter()
         .zip(1..)

@@ -1,4 +1,4 @@
-//! What is killed of sets with credit: batches are drawn, spent from, drawn anew, and permits from them settled.
+//! Operations to kill, of sets with credit: batches are drawn, spent from and drawn anew, and permits from them settled.
 
 use shmlimit::declare::Credit;
 use shmlimit::{Keyed, Limit, LimitSet, SetDeclaration};

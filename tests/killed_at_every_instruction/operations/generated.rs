@@ -1,5 +1,5 @@
-//! What is killed that nobody has thought of: operations of declarations that are generated, after some others. They are
-//! those of `tests/generated`, by seeds that are always the same.
+//! Operations to kill that nobody has thought of: both they and the declarations are generated, as are some operations that
+//! come before. They are those of `tests/generated`, by seeds that are always the same.
 
 use std::time::Duration;
 
@@ -149,7 +149,7 @@ fn by_its_seed(victim: &Victim) {
     unreachable!("a generated operation is of its seed");
 }
 
-/// The operations of so many seeds. They are few enough to have names for ever.
+/// The operations of so many seeds. There are few enough to leak their names.
 pub fn generated_operations(is_thorough: bool) -> Vec<Operation> {
     let seeds = if is_thorough { ALL_SEEDS } else { SEEDS };
     let named = (0..seeds).map(|seed| {

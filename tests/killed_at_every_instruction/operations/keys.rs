@@ -1,4 +1,4 @@
-//! What is killed of keyed sets: giving a key a row in each state of the table, and what is done by a row.
+//! Operations to kill, of keyed sets: giving a key a row in each state of the table, and what is done with a row.
 
 use shmlimit::declare::WhenFull;
 use shmlimit::{Keyed, Limit, LimitSet, Permit, SetDeclaration};

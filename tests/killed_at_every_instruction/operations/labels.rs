@@ -1,4 +1,4 @@
-//! What is killed of labels: writing one for a hold, by who takes it and by who claims what it was granted.
+//! Operations to kill, of labels: writing one for a hold, by whoever takes it or claims what it was granted.
 
 use shmlimit::{Limit, LimitSet, Request, SetDeclaration};
 
@@ -9,7 +9,7 @@ use crate::state::image::Layout;
 
 const PLACES: u64 = 3;
 
-/// What a request for so many places is labelled with. As long as a label may be, and of two of them no word is the same.
+/// The label of a request for so many places. As long as a label may be, and no two have a word in common.
 fn label_for(places: u64) -> String {
     char::from_digit(places as u32, 10).map_or_else(String::new, |digit| digit.to_string().repeat(64))
 }
@@ -38,7 +38,7 @@ fn places(set: &LimitSet, count: u64) -> Request<'_> {
     request.expect("declared").label(label_for(count))
 }
 
-/// In the place of a hold that was labelled otherwise.
+/// In the place of a hold that had another label.
 fn acquire_with_a_label(victim: &Victim) {
     let set = victim.set();
     drop(admitted(&set, &places(&set, 2)));

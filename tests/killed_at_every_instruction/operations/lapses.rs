@@ -1,5 +1,5 @@
-//! What is killed of grants that nobody collects: they lapse, the other tickets of their process are passed over, and go
-//! back to their places when it looks. Time stands still, but for what the victim lets pass.
+//! Operations to kill, of grants that nobody collects: they lapse, and the other tickets of their process are passed over,
+//! and go back to their places when it looks. Time stands still, but for what the victim lets pass.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn lapse_and_pass_over(victim: &Victim) {
     lapse(victim, 3);
 }
 
-/// Another process was granted it, which is stopped.
+/// It was granted to another process, which is stopped.
 fn lapse_of_another(victim: &Victim) {
     lapse(victim, 0);
 }

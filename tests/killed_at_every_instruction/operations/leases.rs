@@ -1,5 +1,5 @@
-//! What is killed of limits that hosts share: asking a store for a lease, bringing its answer into force, and between them;
-//! and taking places back that are leased no more. Where each key has such a limit: also spending what is not leased, and
+//! Operations to kill, of limits that hosts share: asking a store for a lease, bringing its answer into force, and between
+//! them; and taking back places whose lease is over. Where each key has such a limit: also spending what is not leased, and
 //! coming to the lists of rows that have something to say, and leaving them.
 
 use std::time::Duration;

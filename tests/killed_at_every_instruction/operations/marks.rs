@@ -1,4 +1,4 @@
-//! What is killed of giving back without the lock: leaving a mark where a permit held something, giving up a ticket, and
+//! Operations to kill, of giving back without the lock: leaving a mark where a permit held something, giving up a ticket, and
 //! finishing either. The victim keeps the lock from itself, as another process that is stopped would: so all that
 //! others find was done without it.
 #![allow(unsafe_code, reason = "takes the lock of a segment beside the library")]
@@ -79,7 +79,7 @@ impl OwnLock {
     }
 }
 
-/// Gives back without the lock, and then looks at the set, by which it is finished.
+/// Gives back without the lock, and then looks at the set, which finishes it.
 fn give_back(victim: &Victim, set: &LimitSet, act: impl FnOnce()) {
     let lock = OwnLock::of(victim);
     let request = everything(set, 0);

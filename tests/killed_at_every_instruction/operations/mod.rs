@@ -88,7 +88,7 @@ pub struct Operation {
     pub is_leased: bool,
     /// Prepares, and performs between [`Victim::begins`] and [`Victim::ends`].
     pub run: fn(&Victim),
-    /// By which set and operation were generated, if they were: nothing is known of them then.
+    /// The seed by which set and operation were generated, if they were: then nothing is known about them.
     pub seed: Option<u64>,
 }
 
@@ -136,7 +136,7 @@ impl Operation {
     }
 }
 
-/// The process that performs an operation and dies of it.
+/// The process that performs an operation and is killed.
 #[derive(Debug)]
 pub struct Victim {
     segment: Segment,
@@ -188,7 +188,7 @@ impl Victim {
         self.segment.set(SET).expect("declared")
     }
 
-    /// So much time goes by on a clock that stands still.
+    /// Lets so much time pass on a clock that stands still.
     pub fn passes(&self, time: Duration) {
         let clock = self.clock.as_ref().expect("a clock that stands still");
         clock.advance_to(clock.now() + time);
@@ -424,7 +424,7 @@ pub fn settle_with_refund(victim: &Victim) {
     settle(victim, 20, 5);
 }
 
-/// Everything comes back that was reserved, and what is held.
+/// Everything that was reserved comes back, and what is held.
 fn cancel(victim: &Victim) {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 2));
@@ -634,7 +634,7 @@ pub const OPERATIONS: &[Operation] = &[
     operation("snapshot", three_limits, 0, snapshot),
 ];
 
-/// What the survivor does next, over and over. It dies of that in its turn.
+/// What the survivor does next, over and over. It is killed in its turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Recoverer {
     pub name: &'static str,

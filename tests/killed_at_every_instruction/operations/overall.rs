@@ -1,5 +1,5 @@
-//! What is killed of limits that all keys have together: whatever takes them, gives them back, or waits for them, by a key
-//! that has a limit of its own beside them.
+//! Operations to kill, of limits that all keys have together: whatever takes them, gives them back, or waits for them, by a
+//! key that has a limit of its own beside them.
 
 use shmlimit::declare::{Scope, WhenFull};
 use shmlimit::{Keyed, Limit, SetDeclaration};

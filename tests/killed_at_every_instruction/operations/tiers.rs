@@ -1,5 +1,5 @@
-//! What is killed of tiers and of capacities that keys have of their own: a key that begins with one, that changes it, and
-//! what others find of its row.
+//! Operations to kill, of tiers and of capacities that keys have of their own: a key that begins with one, a key that
+//! changes it, and what others find of its row.
 
 use shmlimit::declare::WhenFull;
 use shmlimit::{Keyed, LimitSet, SetDeclaration, Tier};
@@ -180,7 +180,7 @@ fn reuse_of_a_row_with_capacities(victim: &Victim) {
     first_acquire(victim);
 }
 
-/// Nothing comes back of what was reserved before, here neither.
+/// Here, too, nothing comes back of what was reserved before.
 fn settle_after_an_override(victim: &Victim) {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 20));

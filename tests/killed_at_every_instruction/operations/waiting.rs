@@ -1,4 +1,4 @@
-//! What is killed of the line: taking a ticket, waiting, being served and serving, leaving, and taking back what the
+//! Operations to kill, of the queue: taking a ticket, waiting, being served and serving, leaving, and taking back what the
 //! dead waited for or were granted.
 
 use std::future::Future;
@@ -267,7 +267,7 @@ fn rates_only() -> SetDeclaration {
         .add_limit(Limit::rate("tokens", 10_000, YEAR))
 }
 
-/// For a token that is there in an hour.
+/// For a token that will be there in an hour.
 fn reserved(set: &LimitSet) -> Result<ReserveOutcome<'_>, shmlimit::Error> {
     everything(set, 1).reserve(Duration::from_secs(24 * 3600))
 }

@@ -63,8 +63,7 @@ impl RawFile {
         }
     }
 
-    /// Makes the seed of the hash of keys one that is known, and the header's checksum agree. No process is attached
-    /// yet.
+    /// Sets a known seed for the hash of keys, and the header's checksum to match. No process is attached yet.
     pub fn set_hash_key(&self) {
         let words = self.words();
         for (word, half) in words[header::HASH_KEY..][..2].iter().zip(1..) {
@@ -92,7 +91,7 @@ impl RawFile {
         self.words()[index].load(Ordering::Relaxed)
     }
 
-    /// Takes away what says that anything is to be undone.
+    /// Empties the journal, so that nothing is undone.
     pub fn empty_journal(&self, layout: &Layout) {
         self.words()[layout.journal_word()].fetch_and(!0xff, Ordering::Relaxed);
     }

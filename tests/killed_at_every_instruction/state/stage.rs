@@ -36,7 +36,7 @@ pub struct Stage {
     _directory: tempfile::TempDir,
 }
 
-/// What those do who wait beside the victim, while it performs its operation.
+/// What those who wait beside the victim do while it performs its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Others {
     /// Nothing, so that the segment changes by the victim only.
@@ -183,7 +183,7 @@ impl Stage {
         Scene { victim, line }
     }
 
-    /// Starts those who wait, one after the other, and stops those who are not to do anything more.
+    /// Starts those who wait, one after the other, and stops those that are to do nothing more.
     fn let_others_come(&self, line: &mut Line<'_>, others: Others) {
         let before = self.witness.snapshot().sets[0].tickets.len();
         let operation = self.operation;

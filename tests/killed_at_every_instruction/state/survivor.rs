@@ -22,16 +22,16 @@ use crate::operations::subject::Subject;
 use crate::operations::{SET, everything};
 use crate::state::image::{Image, Layout, RawFile};
 
-/// No other process is running who could hold the lock, so a lock that is not to be had at once never will be.
+/// No other process is running that could hold the lock, so a lock that cannot be had at once never can be.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Those who wait have looked for themselves by then, which they do once a second.
+/// By then, those who wait have looked for themselves, which they do once a second.
 const WAITERS_LOOK: Duration = Duration::from_secs(5);
 
 /// By then, both lists of keys for which a store is asked are looked at anew.
 const LISTS_LOOKED_AT: Duration = Duration::from_millis(250);
 
-/// How often a store is asked until all is said.
+/// How often a store is asked until everything has been reported.
 const ROUNDS: usize = 3;
 
 /// What was found after a recovery.
@@ -41,7 +41,7 @@ pub enum Judgement {
     Sound(Vec<u64>),
     Torn(String),
     Stuck(String),
-    /// Something is held, or waits in the queue, for which no process lives.
+    /// Something is held, or waits in the queue, on behalf of a process that is dead.
     Lost(String),
 }
 

@@ -23,7 +23,7 @@ mod registers {
             .is_ok()
     }
 
-    /// Break behind a store to eight bytes, at each of the first addresses.
+    /// Break after a store to eight bytes, at each of the first addresses.
     pub fn watch(pid: Pid, addresses: &[u64]) -> bool {
         let watched = |index: usize| 1 << (2 * index) | 0b1001 << (16 + 4 * index);
         let mut control = 0;
@@ -75,13 +75,13 @@ mod registers {
     }
 }
 
-/// Has a thread stop before it executes what is at an address; answers false where that is not to be had.
+/// Has a thread stop before it executes what is at an address; returns false if that is not possible.
 pub fn set(pid: Pid, address: u64) -> bool {
     registers::set(pid, address)
 }
 
-/// Has a thread stop behind an instruction that stores to the eight bytes at one of the addresses; answers false where that
-/// is not to be had.
+/// Has a thread stop after an instruction that stores to the eight bytes at one of the addresses; returns false if that is
+/// not possible.
 pub fn watch(pid: Pid, addresses: &[u64]) -> bool {
     registers::watch(pid, addresses)
 }
@@ -91,7 +91,7 @@ pub fn go_on_at(pid: Pid, address: u64) {
     registers::go_on_at(pid, address);
 }
 
-/// Takes the breakpoints back.
+/// Removes the breakpoints.
 pub fn clear(pid: Pid) {
     registers::clear(pid);
 }

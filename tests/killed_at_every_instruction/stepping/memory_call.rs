@@ -37,7 +37,7 @@ mod registers {
     }
 }
 
-/// Whether a thread that stands before or behind a system call stands at one of them. Where the registers are not known,
+/// Whether a thread that has stopped before or after a system call is at one of them. Where the registers are not known,
 /// none is.
 pub fn is_at_memory_call(pid: Pid) -> bool {
     registers::is_at_memory_call(pid)

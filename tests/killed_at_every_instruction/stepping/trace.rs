@@ -7,7 +7,7 @@ use crate::state::image::{Image, Layout};
 use crate::state::stage::Stage;
 use crate::stepping::tracee::{Stop, Tracee};
 
-/// More instructions than any operation has, so that a loop without an end is an error and not a hang.
+/// More instructions than any operation has, so that an endless loop is an error and not a hang.
 const MAX_INSTRUCTIONS: u64 = 50_000_000;
 
 /// What the instructions of one operation did to the segment.
@@ -52,7 +52,7 @@ impl Trace {
         Self::record_with(tracee, stage, |_| {})
     }
 
-    /// As [`record`](Self::record), with a look at the child behind each instruction.
+    /// As [`record`](Self::record), with a look at the child after each instruction.
     pub fn record_with(tracee: &mut Tracee, stage: &Stage, mut look: impl FnMut(&Tracee)) -> Self {
         let layout = &stage.layout;
         let thread = u32::try_from(tracee.pid().as_raw()).expect("positive");

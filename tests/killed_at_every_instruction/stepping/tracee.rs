@@ -24,17 +24,17 @@ const REFUSED: i32 = 77;
 /// Locks that a thread may hold at once as far as a walk over its robust list goes. The library holds one.
 const LONGEST_ROBUST_LIST: usize = 16;
 
-/// What became of a child that was let run.
+/// What became of a child that was allowed to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It stands behind the next instruction, or before or behind a system call.
+    /// It has stopped after the next instruction, or before or after a system call.
     Moved,
     /// It called [`mark`].
     Mark,
 }
 
-/// A place in a run: how many instructions from its beginning, and so that it can be found at full speed, the address
-/// of the next instruction and how many times the run has come by there.
+/// A place in a run: how many instructions from its beginning and, so that it can be found at full speed, the address of
+/// the next instruction and how many times the run has passed it.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub instructions: u64,
@@ -48,7 +48,7 @@ pub struct Tracee {
     pid: Pid,
     /// Where the head of its robust list lies: in its first thread's control block, for good.
     robust_list_head: OnceCell<Option<u64>>,
-    /// Its other threads that were made to stand still.
+    /// Its other threads, which were stopped.
     frozen: Vec<Pid>,
 }
 
@@ -104,7 +104,7 @@ impl Tracee {
         breakpoint::next_instruction(self.pid)
     }
 
-    /// Runs to a place of a run before, from where that run began, at full speed.
+    /// Runs to a place of an earlier run, from where that run began, at full speed.
     pub fn run_to_place(&mut self, place: Place) -> Stop {
         if place.instructions == 0 {
             return Stop::Moved;
@@ -193,8 +193,8 @@ impl Tracee {
         );
     }
 
-    /// As [`run_to_mark`](Self::run_to_mark), for a child that others may have stopped for good: says what became of
-    /// it instead.
+    /// As [`run_to_mark`](Self::run_to_mark), for a child that others may have stopped for good: then says what became of
+    /// it.
     pub fn try_to_run_to_mark(&mut self, deadline: Instant) -> Result<(), String> {
         ptrace::cont(self.pid, None).map_err(|error| error.to_string())?;
         loop {
@@ -207,14 +207,14 @@ impl Tracee {
         }
     }
 
-    /// Lets the threads go on that were made to stand still.
+    /// Lets the threads that were stopped go on.
     pub fn thaw_other_threads(&mut self) {
         for thread in self.frozen.drain(..) {
             ptrace::detach(thread, None).expect("a stopped thread");
         }
     }
 
-    /// Makes all its threads but the first stand still where they sleep, so that what happens is done by the first.
+    /// Stops all its threads but the first where they sleep, so that whatever happens is done by the first.
     pub fn freeze_other_threads(&mut self) {
         for thread in self.other_threads() {
             while state_of(self.pid, thread) != Some('S') {

@@ -21,7 +21,7 @@ use crate::text::{human, style};
 
 /// Try limits out on a trace of requests
 ///
-/// Replays the trace at once, on a clock that jumps from event to event, with the very code that decides in production, on a private segment. Leaves nothing behind.
+/// Replays the trace at once on a private segment, with the very code that decides in production and a clock that jumps from event to event. Leaves nothing behind.
 ///
 /// The trace has one JSON object per line, in order of time. A request names the milliseconds since the Unix epoch, a set, a key if the set is keyed, and for each limit a cost, as a whole number of the units in which the limit counts. Limits that it does not name are taken as in production:
 ///
@@ -79,7 +79,7 @@ pub struct Simulate {
 
     /// Fail if more than COUNT verdicts flip (exit code 3)
     ///
-    /// As a gate for changes of limits.
+    /// Serves as a gate for changes of limits.
     #[arg(long, value_name = "COUNT", requires = "against")]
     max_flips: Option<u64>,
 }

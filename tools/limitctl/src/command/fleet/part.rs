@@ -27,7 +27,7 @@ pub struct Shared<'a> {
     pub set: &'a str,
     pub limit: &'a str,
     kind: Kind,
-    /// What one of the units of the other fields is.
+    /// What one unit of the other fields stands for.
     unit: &'a str,
     #[serde(skip)]
     pub snapshot: &'a LimitSnapshot,

@@ -83,10 +83,10 @@ pub struct Create {
     #[arg(long, value_name = "COUNT")]
     participants: Option<u32>,
 
-    /// What the locks are: slot unless declared
+    /// The kind of lock; slot unless declared
     ///
-    /// "slot" for processes of any PID namespaces and C libraries, such as containers that share a directory, or a host and its
-    /// containers; "robust" is the C library's robust mutex, for processes of one PID namespace with one C library.
+    /// "slot" is for processes of any PID namespaces and C libraries, such as containers that share a directory, or a host
+    /// and its containers; "robust" is the C library's robust mutex, for processes of one PID namespace with one C library.
     #[arg(long, value_name = "KIND", value_parser = lock_kind)]
     lock: Option<LockKind>,
 

@@ -19,7 +19,7 @@ use crate::text::{human, sanitise, style};
 
 /// List the segments of a directory
 ///
-/// Shows the state of each: ok; retired (to be used no more); elsewhere (in use in another namespace, such as that of a
+/// Shows the state of each: ok; retired (no longer to be used); elsewhere (in use in another namespace, such as that of a
 /// container: here it can only be looked at); cold (of another boot or namespace, or a copy, and in use nowhere: the next
 /// process to open it voids its locks and owners); foreign format; damaged. Other files are left out. Attaches to
 /// nothing, locks nothing and changes nothing.

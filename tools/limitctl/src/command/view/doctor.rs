@@ -27,7 +27,7 @@ use crate::text::{human, sanitise, style};
 /// version.
 #[derive(Args, Debug)]
 pub struct Doctor {
-    /// Let warnings, too, lead to exit code 1
+    /// End with exit code 1 for warnings, too
     ///
     /// Otherwise they are only shown. Notes never count.
     #[arg(long)]

@@ -39,7 +39,7 @@ pub struct Keys {
 
     /// Show only keys that contain this text
     ///
-    /// Searches what is stored of each key, at most its first 40 bytes, whether or not that is shown. If the set stores no
+    /// Searches what is stored of each key, which is at most its first 40 bytes, whether or not it is shown. If the set stores no
     /// keys, searches their fingerprints.
     #[arg(long = "match", value_name = "TEXT")]
     text: Option<String>,
