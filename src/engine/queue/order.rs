@@ -239,6 +239,7 @@ impl<'a> LockedShard<'a> {
     ) -> Result<(), Box<Error>> {
         // The lock was taken for something that needs no clock.
         self.read_clock();
+        let was_first = order::first(&self.order()) == Ok(Some(row));
         if let Some(freed) = freed {
             self.correct_freed(freed);
         }
@@ -248,8 +249,9 @@ impl<'a> LockedShard<'a> {
         } else {
             self.serve_head_in_order(row)?.1
         };
-        // What came back to its key may have made it the first in order.
-        if let Some(first) = first.filter(|first| first.head.row == row && !first.was_woken)
+        // What came back to its key may have made it the first in order, or what its key was charged another one.
+        let may_be_new = |first: &ServedFirst| was_first || first.head.row == row;
+        if let Some(first) = first.filter(|first| may_be_new(first) && !first.was_woken)
             && self.is_to_look(self.blocked_as_first(first))
         {
             self.notify_head(first.head);

@@ -14,6 +14,7 @@ use crate::scene::process::{TIMEOUT, eventually};
 use crate::scene::{create, expect_permit, first_set, queued};
 use shmlimit::declare::Scope;
 use shmlimit::request::AcquireFuture;
+use shmlimit::snapshot::TicketSnapshot;
 use shmlimit::{Declaration, Limit, LimitSet, RefusalReason, Request, Segment, Tier};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -185,6 +186,38 @@ fn all_keys_of_a_silent_process_are_passed_over_at_once() {
     let seen = scene.snapshot();
     let passed_over = seen.tickets.iter().filter(|ticket| ticket.passed_over);
     assert_eq!((seen.counts.lapsed, passed_over.count()), (1, 9), "{seen:?}");
+}
+
+/// Has a key wait behind another that is charged for its places meanwhile. Returns whether it is served when there is
+/// something for it, and not a second later.
+fn is_served_in_time_ahead_of_who_is_charged() -> bool {
+    let (_directory, segment, set) = create(keyed().add_limit(hourly(18_000)).add_limit(overall_places(10)));
+    let held = take("charged", &of_units(&set, 1));
+    use_up(&set, 17_999);
+    let is_served_within = |key: &str, units: u64, millis: u64| {
+        let request = of_units(&set, units);
+        let asked = request.for_key(key).expect("a key");
+        let answer = asked.acquire(Duration::from_millis(millis));
+        answer.expect("works").is_admitted()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(!is_served_within("charged", 1_000, 1_200)));
+        eventually("it is first", || queued(&segment) == 1);
+        let waiter = scope.spawn(|| is_served_within("small", 1, 900));
+        // It has looked for dead processes by then, and sleeps.
+        let sleeps = |ticket: &TicketSnapshot| ticket.waiting_for > Duration::from_millis(30);
+        eventually("another sleeps behind it", || {
+            let tickets = first_set(&segment).tickets;
+            tickets.len() == 2 && tickets.iter().all(sleeps)
+        });
+        drop(held);
+        waiter.join().expect("no panic")
+    })
+}
+
+#[test]
+fn a_key_computes_when_time_serves_it_once_another_that_was_first_is_charged_for_its_places() {
+    assert!(is_served_in_time_ahead_of_who_is_charged());
 }
 
 #[test]
