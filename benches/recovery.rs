@@ -1,6 +1,6 @@
-//! What the death of a process with the lock costs the next process that takes it, by the size of what the lock guards:
-//! in a table of keys, it only looks at the rows of the interrupted operation; of holds, at all of them. For
-//! comparison, looking at everything, as `recover` does. Also how long a killed process counts as alive, by the memory
+//! What it costs the next process to take the lock if its last owner died with it, by the size of what the lock guards. In
+//! a table of keys, the next process looks only at the rows of the interrupted operation, but it looks at all holds. For
+//! comparison: looking at everything, as `recover` does. Also how long a killed process counts as alive, by the memory
 //! that it had, and after what time another gets the lock that it died with. Criterion repeats the same thing, but each
 //! death is a new one, so this has a harness of its own: medians of rounds.
 

@@ -94,7 +94,7 @@ impl<'a> Crew<'a> {
         Ok(replaced)
     }
 
-    /// Lets all workers finish their work, and ends those that take too long.
+    /// Tells all workers to finish, and waits for them. Those that take too long are killed when the crew is dropped.
     pub fn end(&mut self) -> Result<(), Failure> {
         for worker in &self.workers {
             kill(worker.pid, Signal::SIGTERM)?;

@@ -138,9 +138,9 @@
 //! process that notices: its handles, in all processes, answer [`SegmentError::Removed`](crate::SegmentError::Removed)
 //! from then on, so that the limit is not counted in two files. No thread watches for it, and a process that does
 //! nothing is not woken: an operation that takes something looks first, by two system calls, unless this process has
-//! looked within a second; so may an operation that failed. A waiter looks once a second. So for up to a second after
-//! the deletion the old file may still admit what it has left. With the feature `tracing` the first error in a process
-//! is an event as well.
+//! looked within a second; so may an operation that failed. A waiter looks once a second. So the old file may go on
+//! admitting what it has left for up to a second after it was deleted. With the feature `tracing` the first error in a
+//! process is an event as well.
 //!
 //! A file that is moved to another path stays in use by all who have it open; new processes find it by the new path. If
 //! another segment is then created at the old path, processes that opened the file by that path get `Removed`, and those that

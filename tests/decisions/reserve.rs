@@ -117,7 +117,7 @@ fn every_limit_is_charged_as_of_the_instant_of_the_use() {
         assert!(request(10, 0).try_acquire().expect("works").is_admitted());
         let both = request(10, 10).reserve(HOUR).expect("works").into_result();
         assert!(both.expect("in ten seconds").delay() > Duration::from_secs(9));
-        // Ten of the fast ones will be used in ten seconds: those who use ten now must not collide with them then.
+        // The fast ones are charged as of ten seconds from now, so none are left until after that.
         assert!(!request(0, 10).try_acquire().expect("works").is_admitted());
     });
 }

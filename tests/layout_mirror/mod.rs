@@ -93,8 +93,8 @@ impl RawSegment {
         self.set_word(position, definition_checksum(0, text));
     }
 
-    /// Leaves what an `apply` leaves that dies before the text comes into force: in the first set's other place, the
-    /// text that `written` has there after a completed `apply`.
+    /// Leaves the segment as a process does that dies in `apply` before the text comes into force: the text that
+    /// `written` has in the first set's other place after a completed `apply` is in the same place here.
     pub fn leave_unapplied(&self, written: &Self) {
         let other = (self.number(self.entry_word(entry::GENERATION)) + 1) & 1;
         for word in [entry::DEFINITION_SIZE, entry::DEFINITION_CHECKSUM] {
@@ -200,7 +200,7 @@ impl RawSegment {
         self.word(self.control()) & lock::WAITERS != 0
     }
 
-    /// Makes the participant in a slot the owner of the slot lock of the first set, as if it had taken it.
+    /// Makes the participant in a slot the owner of the first set's slot lock, as if it had locked it.
     pub fn give_lock_to(&self, slot: u64, generation: u64) {
         assert_eq!(self.word(self.control()), 0, "the lock is free");
         self.set_word(self.control(), lock::slot_word(slot, generation));

@@ -142,7 +142,7 @@ impl LockedShard<'_> {
         if memory.is_keyed() {
             shard.rebuild_rows();
         }
-        // Found again: a damaged word may point beyond the table, or before a hold in use.
+        // Searched for, because a damaged word may point beyond the table, or before a hold in use.
         let is_taken = |index: &u64| memory.hold(*index).is_some_and(HoldPlace::is_taken);
         let touched = (0..memory.hold_capacity())
             .rev()

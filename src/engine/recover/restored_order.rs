@@ -1,4 +1,4 @@
-//! The order among keys, found anew from who waits: after a death, or where its words contradict each other.
+//! The order among keys, rebuilt from who waits: after a death, or if its words contradict each other.
 
 use crate::engine::recover::repairs::Extent;
 use crate::engine::shard::locked_shard::LockedShard;

@@ -69,7 +69,7 @@ impl LockedShard<'_> {
         let charge = self.charge_for(row, costs);
         let weight = self.shard.weight_of(row);
         let order = &mut OrderWords::of(self.shard.memory);
-        // It fails only if something was damaged, which is found when the key is placed anew.
+        // It fails only if something was damaged, which is found when the key is put back in order.
         let _ = order::charge(order, row, charge, weight);
         let of_hold = hold.and_then(|hold| Some((self.shard.memory.hold_order(hold.index)?, hold)));
         if let Some((words, hold)) = of_hold {

@@ -12,8 +12,9 @@ use crate::text::{human, sanitise, style};
 
 /// Clean up what dead processes left behind
 ///
-/// That is: locks, half-done operations, holds, places in the table of processes. All of this happens by itself as soon
-/// as a process needs it; this does it now, and says what it did. If something could not be repaired, the exit code is 1.
+/// Repairs locks and half-done operations, and frees what dead processes hold and their places in the table of processes.
+/// All of this happens by itself as soon as a process needs it; this does it now, and says what it did. If something could
+/// not be repaired, the exit code is 1.
 #[derive(Args, Debug)]
 pub struct Recover {
     #[command(flatten)]
