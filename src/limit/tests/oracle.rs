@@ -38,7 +38,10 @@ fn room(capacity: u64, used: &BigInt) -> u64 {
 
 /// How many whole units are left, if this is left of each multiplied by the window; zero if overdrawn.
 fn whole_units(free: BigInt, window: u64) -> u64 {
-    u64::try_from(free / window).unwrap_or(0)
+    if free < big(0) {
+        return 0;
+    }
+    u64::try_from(free / window).expect("at most all that there is")
 }
 
 /// Token bucket, leaky bucket and GCRA: an arrival curve.
