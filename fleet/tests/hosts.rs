@@ -567,35 +567,64 @@ fn shares_places_and_reclaims_those_of_a_host_that_is_cut_off() {
     });
 }
 
+/// A host that shares a limit and has its first lease, and the lines in which it tells of what happens to the store.
+struct Teller {
+    _directory: tempfile::TempDir,
+    _segment: Segment,
+    set: LimitSet,
+    refresher: Refresher,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Teller {
+    fn start(server: &Server, is_of_interest: fn(&StoreEvent<'_>) -> bool) -> Self {
+        let limit = units(1_000, SECOND, 1_000, SECOND);
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("limits");
+        let segment = Segment::create(path, &declaration(&server.url(), limit)).expect("a segment");
+        let (told, lines) = mpsc::channel();
+        let credentials = Credentials::none().with_password(PASSWORD);
+        let tell = move |event: &StoreEvent<'_>| {
+            if is_of_interest(event) {
+                // The test may be over.
+                let _ = told.send(event.to_string());
+            }
+        };
+        let refresher = Refresher::start_with(&segment, credentials, patient(), tell).expect("a thread");
+        let set = segment.set("api").expect("declared");
+        wait_for("a lease", || take(&set).is_ok());
+        Self {
+            _directory: directory,
+            _segment: segment,
+            set,
+            refresher,
+            lines,
+        }
+    }
+
+    /// Ends the host. Returns what it told.
+    fn lines(self) -> Vec<String> {
+        self.refresher.stop();
+        self.lines.iter().collect()
+    }
+}
+
 #[test]
 fn tells_of_an_outage_once_when_it_begins_and_once_when_it_ends() {
     let Some(program) = server_program() else { return };
     let mut server = Server::start(&program);
-    let limit = units(1_000, SECOND, 1_000, SECOND);
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("limits");
-    let segment = Segment::create(path, &declaration(&server.url(), limit)).expect("a segment");
-    let (told, lines) = mpsc::channel();
-    let credentials = Credentials::none().with_password(PASSWORD);
-    let tell = move |event: &StoreEvent<'_>| {
-        // The test may be over.
-        let _ = told.send(event.to_string());
-    };
-    let refresher = Refresher::start_with(&segment, credentials, patient(), tell).expect("a thread");
-    let set = segment.set("api").expect("declared");
-    wait_for("a lease", || take(&set).is_ok());
+    let host = Teller::start(&server, |_| true);
     server.kill();
     wait_for("several failures", || {
-        let _ = take(&set);
-        refresher.counts().failures > 3
+        let _ = take(&host.set);
+        host.refresher.counts().failures > 3
     });
     server.restart();
     wait_for("the store to be found again", || {
-        let _ = take(&set);
-        refresher.problem().is_none()
+        let _ = take(&host.set);
+        host.refresher.problem().is_none()
     });
-    refresher.stop();
-    let lines: Vec<String> = lines.iter().collect();
+    let lines = host.lines();
     assert!(
         matches!(&lines[..], [begun, ended]
             if begun.contains("no leases come from the store: ") && ended.contains("answers again")),
@@ -623,30 +652,15 @@ fn tells_once_of_a_store_that_may_evict_what_it_counts() {
                 policy,
             ],
         );
-        let limit = units(1_000, SECOND, 1_000, SECOND);
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("limits");
-        let segment = Segment::create(path, &declaration(&server.url(), limit)).expect("a segment");
-        let (told, lines) = mpsc::channel();
-        let credentials = Credentials::none().with_password(PASSWORD);
-        let tell = move |event: &StoreEvent<'_>| {
-            if matches!(event, StoreEvent::MayEvict { .. }) {
-                // The test may be over.
-                let _ = told.send(event.to_string());
-            }
-        };
-        let refresher = Refresher::start_with(&segment, credentials, patient(), tell).expect("a thread");
-        let set = segment.set("api").expect("declared");
-        wait_for("a lease", || take(&set).is_ok());
+        let host = Teller::start(&server, |event| matches!(event, StoreEvent::MayEvict { .. }));
         // On the second connection, it is known.
         server.restart();
-        let before = refresher.counts().round_trips;
+        let before = host.refresher.counts().round_trips;
         wait_for("another connection", || {
-            let _ = take(&set);
-            refresher.counts().round_trips > before + 1
+            let _ = take(&host.set);
+            host.refresher.counts().round_trips > before + 1
         });
-        refresher.stop();
-        let lines: Vec<String> = lines.iter().collect();
+        let lines = host.lines();
         assert_eq!(lines.len(), usize::from(is_told), "{bound} {policy}: {lines:?}");
         assert!(lines.iter().all(|line| line.contains(policy)), "{lines:?}");
     }

@@ -11,15 +11,24 @@ use crate::operations::subject::Subject;
 use crate::operations::waiting::served;
 use crate::operations::{self, Operation, PLACES, SET, Victim, YEAR, waiting};
 
-/// Rates first, as in the other sets of three limits.
 fn rates_and_places() -> SetDeclaration {
+    of_three_limits(100, Limit::rate("tokens", 10_000, YEAR), 3)
+}
+
+/// More for each key, another rate for all of them, and fewer places than before.
+fn other_rates_and_places() -> SetDeclaration {
+    of_three_limits(1_000, Limit::rate("tokens", 5_000, YEAR * 2), 2)
+}
+
+/// Rates first, as in the other sets of three limits.
+fn of_three_limits(requests: u64, tokens: Limit, places: u64) -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(2)
         .holds(4)
         .keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
-        .add_limit(Limit::calls("requests", 100, YEAR))
-        .add_limit(Limit::rate("tokens", 10_000, YEAR).scope(Scope::AllKeys))
-        .add_limit(Limit::concurrency("in_flight", 3).scope(Scope::AllKeys))
+        .add_limit(Limit::calls("requests", requests, YEAR))
+        .add_limit(tokens.scope(Scope::AllKeys))
+        .add_limit(Limit::concurrency("in_flight", places).scope(Scope::AllKeys))
 }
 
 /// A place first, so that a look that finds none has changed nothing yet.
@@ -31,17 +40,6 @@ fn places_and_rates() -> SetDeclaration {
         .add_limit(Limit::concurrency("in_flight", PLACES).scope(Scope::AllKeys))
         .add_limit(Limit::calls("requests", 100, YEAR))
         .add_limit(Limit::rate("tokens", 10_000, YEAR).scope(Scope::AllKeys))
-}
-
-/// More for each key, another rate for all of them, and fewer places than before.
-fn other_rates_and_places() -> SetDeclaration {
-    SetDeclaration::new(SET)
-        .waiters(2)
-        .holds(4)
-        .keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
-        .add_limit(Limit::calls("requests", 1_000, YEAR))
-        .add_limit(Limit::rate("tokens", 5_000, YEAR * 2).scope(Scope::AllKeys))
-        .add_limit(Limit::concurrency("in_flight", 2).scope(Scope::AllKeys))
 }
 
 fn apply(victim: &Victim) {
