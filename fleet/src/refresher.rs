@@ -117,7 +117,8 @@ impl Refresher {
     }
 
     /// Like [`start`](Self::start), and calls `observer` when an outage of the store begins and when it ends, and when the
-    /// store turns out to evict keys, as far as this process asks the store. The thread calls it, so it should return soon: leases are not renewed meanwhile.
+    /// store turns out to evict keys, as far as this process asks the store. The thread calls it, so it should return
+    /// soon: leases are not renewed meanwhile.
     ///
     /// ```no_run
     /// # use shmlimit::Segment;
@@ -377,8 +378,7 @@ impl Work {
             Err(error) => error.is_denial(),
         };
         let problem = exchange.settle(duty, &pipeline, answers).or(problem);
-        let evicts_by = client.evicts_by().map(str::to_owned);
-        if let Some(policy) = evicts_by {
+        if let Some(policy) = client.evicts_by().map(str::to_owned) {
             self.outages.note_eviction(policy);
         }
         (problem, is_denied)

@@ -213,14 +213,14 @@ pub(crate) fn end_if_empty(order: &mut (impl OrderMut + ?Sized)) {
     }
     let now = order.load(OrderWord::VirtualTime);
     let latest = order.load(OrderWord::LatestTag);
-    // If it is farther ahead than any tag can be, it is damage.
+    // If it is farther ahead than any tag can be, it is damaged.
     if latest.wrapping_sub(now) <= MAX_LEAD + MAX_COST {
         order.store(OrderWord::VirtualTime, latest);
     }
 }
 
 /// Charges an ordered key, which is being served, for what it gets. It stays where it is until it is
-/// [placed anew](replace).
+/// [put back](replace) in order.
 pub(crate) fn charge(
     order: &mut (impl OrderMut + ?Sized),
     row: u64,
@@ -274,7 +274,7 @@ pub(crate) fn contended_since(order: &(impl Order + ?Sized)) -> Option<u64> {
 }
 
 /// Corrects what a key was charged at `charged_at` by what it turned out to use: downwards only if it was charged in this
-/// contention, and not below its floor. If that changes its place, it is placed anew; a newcomer that still has no lead
+/// contention, and not below its floor. If that changes its place, it is moved there; a newcomer that still has no lead
 /// keeps its turn. While nobody is ordered, nothing is corrected.
 pub(crate) fn correct(
     order: &mut (impl OrderMut + ?Sized),

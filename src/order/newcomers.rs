@@ -107,17 +107,12 @@ pub(super) fn append(order: &mut (impl OrderMut + ?Sized), row: u64, weight: u64
 pub(super) fn remove(order: &mut (impl OrderMut + ?Sized), row: u64) -> Result<(), Damaged> {
     let mut ends = ends(order);
     let Pair { before, behind } = neighbours(order, row);
-    let expected_before = match before.checked_sub(1) {
-        Some(before) if is_newcomer(order, before) => neighbours(order, before).behind,
-        Some(_) => return Err(Damaged),
-        None => ends.before,
-    };
     let expected_behind = match behind.checked_sub(1) {
         Some(behind) if is_newcomer(order, behind) => neighbours(order, behind).before,
         Some(_) => return Err(Damaged),
         None => ends.behind,
     };
-    if expected_before != row + 1 || expected_behind != row + 1 {
+    if !is_linked(order, row) || expected_behind != row + 1 {
         return Err(Damaged);
     }
     match before.checked_sub(1) {

@@ -431,7 +431,7 @@ fn is_replica(replication: &Result<Value, RedisError>) -> bool {
         .as_ref()
         .ok()
         .and_then(|value| redis::from_redis_value(value.clone()).ok());
-    text.is_some_and(|text| text.lines().any(|line| line.trim_end() == "role:slave"))
+    text.is_some_and(|text| field(&text, "role") == Some("slave"))
 }
 
 type Results = Vec<Result<Value, RedisError>>;

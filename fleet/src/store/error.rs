@@ -104,6 +104,6 @@ impl StoreError {
     /// Whether the user or password of this process is wrong. Another process may have the right ones.
     #[must_use]
     pub fn is_denial(&self) -> bool {
-        matches!(self.problem(), StoreProblem::Denied | StoreProblem::NotPermitted)
+        self.problem().is_denial()
     }
 }

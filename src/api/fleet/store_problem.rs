@@ -154,6 +154,12 @@ impl StoreProblem {
         )
     }
 
+    /// Whether the user or password of the process that asked is wrong. Another process may have the right ones.
+    #[must_use]
+    pub fn is_denial(self) -> bool {
+        matches!(self, Self::Denied | Self::NotPermitted)
+    }
+
     /// The rest of a sentence that begins with "the store".
     #[must_use]
     pub fn description(self) -> &'static str {

@@ -140,12 +140,7 @@ impl<'a> LockedShard<'a> {
     /// those that ask for that, in their order.
     #[cold]
     pub(crate) fn serve_head(&mut self, row: u64) -> Result<Served, Box<Error>> {
-        if !self.shard.set.has_overall() {
-            return self.serve_queue(row, None);
-        }
-        self.read_clock();
-        let (served, _) = self.serve_head_in_order(row)?;
-        Ok(served)
+        Ok(self.serve_head_and_first(row)?.0)
     }
 
     /// Serves the head of a row's queue if the limits allow it now. What all keys share is granted to no ticket but
@@ -308,21 +303,13 @@ impl<'a> LockedShard<'a> {
 
     #[cold]
     fn serve_next_of_those_who_wait(&mut self, row: u64) -> Result<(), Box<Error>> {
-        if !self.shard.set.has_overall() {
-            let served = self.serve_queue(row, None)?;
-            return self.notify_if_blocked(row, served);
-        }
-        self.read_clock();
-        let (served, first) = self.serve_head_in_order(row)?;
+        let (served, first) = self.serve_head_and_first(row)?;
         self.notify_if_blocked(row, served)?;
         // It may have been another before.
-        match first.filter(|first| first.head.row != row) {
-            Some(first) => {
-                let blocked = self.blocked_as_first(first);
-                self.notify_if_blocked(first.head.row, Served::Blocked(blocked))
-            }
-            None => Ok(()),
+        if let Some(first) = first.filter(|first| first.head.row != row) {
+            self.notify_first(first);
         }
+        Ok(())
     }
 
     /// Whether a head that is blocked has to compute when time serves it. A lease expires at an instant too, and it is the

@@ -134,7 +134,7 @@ impl<'a> LockedShard<'a> {
         }
         self.find_first().unwrap_or_else(|Damaged| {
             self.rebuild_order(Extent::Whole);
-            // This fails only if something damages the order again; then whoever looks next makes it anew.
+            // This fails only if something damages the order again; then whoever looks next rebuilds it.
             self.find_first().ok().flatten()
         })
     }
@@ -207,12 +207,22 @@ impl<'a> LockedShard<'a> {
         !self.shard.has_no_waiters(row) || (self.asks_for_overall(costs) && self.first_in_order().is_some())
     }
 
-    /// Serves the head of a row's queue, and before it those that ask for what all keys share, in their order. Returns the
-    /// first in order afterwards, too. By the clock as it was read last.
-    pub(in crate::engine) fn serve_head_in_order(
+    /// Serves the head of a row's queue like [`serve_head`](Self::serve_head). Returns the first in order afterwards, too, if
+    /// keys are ordered.
+    pub(in crate::engine) fn serve_head_and_first(
         &mut self,
         row: u64,
     ) -> Result<(Served, Option<ServedFirst>), Box<Error>> {
+        if !self.shard.set.has_overall() {
+            return Ok((self.serve_queue(row, None)?, None));
+        }
+        self.read_clock();
+        self.serve_head_in_order(row)
+    }
+
+    /// Serves the head of a row's queue, and before it those that ask for what all keys share, in their order. Returns the
+    /// first in order afterwards, too. By the clock as it was read last.
+    fn serve_head_in_order(&mut self, row: u64) -> Result<(Served, Option<ServedFirst>), Box<Error>> {
         self.order_key(row);
         let first = self.serve_in_order()?;
         if let Some(first) = first.filter(|first| first.head.row == row) {
@@ -251,12 +261,17 @@ impl<'a> LockedShard<'a> {
         };
         // What came back to its key may have made it the first in order, or what its key was charged another one.
         let may_be_new = |first: &ServedFirst| was_first || first.head.row == row;
-        if let Some(first) = first.filter(|first| may_be_new(first) && !first.was_woken)
-            && self.is_to_look(self.blocked_as_first(first))
-        {
-            self.notify_head(first.head);
+        if let Some(first) = first.filter(may_be_new) {
+            self.notify_first(first);
         }
         Ok(())
+    }
+
+    /// Wakes the first in order if it has to compute when time serves it, unless it was woken already.
+    pub(in crate::engine) fn notify_first(&self, first: ServedFirst) {
+        if !first.was_woken && self.is_to_look(self.blocked_as_first(first)) {
+            self.notify_head(first.head);
+        }
     }
 
     /// Grants what all keys share to those that ask for it, one after the other, as far as the limits admit that.

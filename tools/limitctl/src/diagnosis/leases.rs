@@ -41,7 +41,7 @@ pub fn findings(look: &Look) -> Vec<Finding> {
 fn is_denied(look: &Look) -> bool {
     let limits = look.snapshot().sets.iter().flat_map(|set| &set.limits);
     let mut problems = limits.filter_map(|limit| limit.lease.as_ref()?.problem);
-    problems.any(|problem| matches!(problem, StoreProblem::Denied | StoreProblem::NotPermitted))
+    problems.any(StoreProblem::is_denial)
 }
 
 fn name(limit: &LimitSnapshot) -> String {
