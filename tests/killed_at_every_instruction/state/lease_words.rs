@@ -72,6 +72,15 @@ impl LeaseWords {
         Duration::from_nanos(words.max().unwrap_or(0))
     }
 
+    /// Whether a lease ends after one instant of the segment clock, and no later than another.
+    pub fn one_ends(&self, image: &Image, after: Duration, until: Duration) -> bool {
+        let mut ends = self
+            .records
+            .iter()
+            .map(|record| image[record + lease::VALID_UNTIL]);
+        ends.any(|end| end > after.as_nanos() as u64 && end <= until.as_nanos() as u64)
+    }
+
     /// Whether each row of a key that has something to say to the store is on a list, at an instant of the segment clock.
     pub fn check_lists(&self, image: &Image, now: Duration) -> Result<(), String> {
         let (wanting, kept) = image[self.lists.clone()].split_at(self.lists.len() / 2);
