@@ -65,12 +65,18 @@ struct Handles {
     tenants: LimitSet,
 }
 
-fn open(path: &Path) -> Segment {
+/// For every process, whether it opens the segment or inherits it.
+fn options() -> OpenOptions {
     // A lock's holder may be off its processor for long on a busy machine, or stopped for a moment.
-    OpenOptions::new()
-        .lock_timeout(TIMEOUT)
-        .open(path)
-        .expect("opens at any time")
+    OpenOptions::new().lock_timeout(TIMEOUT)
+}
+
+fn create(path: &Path, lock: LockKind) -> Segment {
+    options().create(path, &declaration(lock)).expect("a segment")
+}
+
+fn open(path: &Path) -> Segment {
+    options().open(path).expect("opens at any time")
 }
 
 impl Handles {
@@ -226,7 +232,7 @@ fn random_kills_leak_nothing_and_hang_no_process() {
     let timeout = Duration::from_secs(4 * seconds()) + 3 * TIMEOUT;
     in_own_process(test, timeout, |directory| {
         let path = directory.join("limits");
-        let segment = Segment::create(&path, &declaration(scene::lock_kind())).expect("a segment");
+        let segment = create(&path, scene::lock_kind());
         check_killing(&path, &segment, |truth, seed| {
             let mut supervisor = Supervisor::new(truth, &path, &segment, seed);
             supervisor.start_all(WORKERS);
@@ -246,7 +252,7 @@ fn random_kills_in_two_namespaces_whose_ids_are_the_same_leak_nothing_either() {
             return;
         }
         let path = directory.join("limits");
-        let segment = Segment::create(&path, &declaration(LockKind::Slot)).expect("a segment");
+        let segment = create(&path, LockKind::Slot);
         check_killing(&path, &segment, |truth, seed| {
             let counts = SharedWords::new(2);
             let half = WORKERS / 2;

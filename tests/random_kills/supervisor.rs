@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use shmlimit::Segment;
 
-use crate::scene::process::{Child, eventually};
+use crate::scene::process::{Child, TIMEOUT, eventually};
 use crate::truth::Truth;
 use crate::work;
 
@@ -149,11 +149,17 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Goes on for so long, and until it has killed so many; kills all of them in the end.
+    /// Goes on for so long, and until it has killed so many and each lock has lost an owner; kills all of them in the end.
     pub fn kill_for(&mut self, time: Duration, min_kills: u64) {
         let started = Instant::now();
         let mut next_phase = KILLS_PER_PHASE;
-        while started.elapsed() < time || self.kills < min_kills {
+        // Few of those who are killed hold a lock, so a slow machine may need longer until each lock has lost an owner.
+        let is_short = |kills| {
+            started.elapsed() < time
+                || kills < min_kills
+                || started.elapsed() < TIMEOUT && !each_lock_lost_an_owner(self.inherited)
+        };
+        while is_short(self.kills) {
             self.kill_some();
             if self.dice.u64(..ROUNDS_PER_STOP) == 0 {
                 self.stop_some();
@@ -172,4 +178,9 @@ impl<'a> Supervisor<'a> {
             self.kills += 1;
         }
     }
+}
+
+fn each_lock_lost_an_owner(segment: &Segment) -> bool {
+    let snapshot = segment.snapshot().expect("a copy");
+    snapshot.sets.iter().all(|set| set.counts.recoveries > 0)
 }
