@@ -14,6 +14,7 @@ use shmlimit::request::AcquireFuture;
 use shmlimit::{Keyed, Limit, LimitSet, Outcome, SetDeclaration};
 
 const SECOND: Duration = Duration::from_secs(1);
+const WAIT: Duration = Duration::from_secs(8);
 
 fn places(capacity: u64) -> SetDeclaration {
     SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity))
@@ -40,7 +41,7 @@ fn threads_of_a_stopped_process_whose_time_is_up_keep_nothing_from_others() {
             let permit = expect_permit(set.request().try_acquire());
             let child = Child::fork(|| {
                 // Long enough for all of them to be seen in the queue, however busy the machine is.
-                let wait = || expect_refusal(set.request().acquire(2 * SECOND));
+                let wait = || expect_refusal(set.request().acquire(WAIT));
                 thread::scope(|scope| {
                     let waiters: Vec<_> = (0..8).map(|_| scope.spawn(wait)).collect();
                     for waiter in waiters {
@@ -53,7 +54,7 @@ fn threads_of_a_stopped_process_whose_time_is_up_keep_nothing_from_others() {
             child.send(Signal::SIGSTOP);
             child.wait_until_stopped();
             let stopped = Instant::now();
-            eventually("their time is up", || stopped.elapsed() > 2 * SECOND);
+            eventually("their time is up", || stopped.elapsed() > WAIT);
             drop(permit);
             let permit = expect_permit(set.request().acquire(TIMEOUT));
             let seen = first_set(&segment);

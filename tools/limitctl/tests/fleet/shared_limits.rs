@@ -239,7 +239,9 @@ fn a_directory_is_shown_as_one_host() {
 #[test]
 fn what_the_store_says_is_an_error_while_refusals_follow() {
     let directory = directory();
-    let path = create_declared(directory.path(), "limits", DECLARED);
+    // What is leased has to last while limitctl runs three times.
+    let lasting = DECLARED.replace(r#"lease = "2s""#, r#"lease = "60s""#);
+    let path = create_declared(directory.path(), "limits", &lasting);
     let segment = Segment::open(&path).expect("a segment");
     let duty = segment.fleet().try_take_duty().expect("works").expect("free");
     let about_the_store = || {
