@@ -13,9 +13,10 @@ use thiserror::Error;
 
 use crate::exchange::Exchange;
 use crate::outages::{Outages, StoreEvent};
-use crate::store::client::{StoreClient, Timeouts};
+use crate::store::client::StoreClient;
 use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
+use crate::store::timeouts::Timeouts;
 use shmlimit::debug_is_message;
 
 /// The longest that the thread sleeps before it checks whether to stop.
@@ -362,7 +363,7 @@ impl Work {
         if pipeline.requests().is_empty() {
             return (problem, false);
         }
-        duty.keep(client.longest_exchange(pipeline.requests()) + SLICE);
+        duty.keep(client.longest_exchange() + SLICE);
         let answers = client.ask(pipeline.requests());
         let counter = if answers.is_ok() {
             &shared.round_trips

@@ -6,8 +6,8 @@ use redis::{Cmd, Value};
 use shmlimit::fleet::{LeaseRequest, LeasedKey};
 
 use crate::protocol::{
-    KEYED_SCRIPT, KEYS_IN_A_CALL, LEASE_SCRIPT, add_arguments, add_keyed_arguments, partition_of,
-    read_answer, read_keyed_answers,
+    KEYED_SCRIPT, KEYS_IN_A_CALL, LEASE_SCRIPT, add_arguments, add_keyed_arguments, partition_key,
+    partition_of, read_answer, read_keyed_answers, store_key,
 };
 use crate::store::answer::StoreAnswer;
 use crate::terms::Terms;
@@ -111,6 +111,17 @@ impl<'a> Call<'a> {
             } => add_keyed_arguments(&mut command, run, (key, terms), requests),
         }
         command
+    }
+
+    /// The key that determines where a cluster places all of its keys.
+    pub(super) fn place(&self) -> String {
+        match self {
+            Self::Lease { request, .. } => store_key(&request.key),
+            Self::Keyed { key, requests, .. } => {
+                let first = requests.first();
+                partition_key(key, first.map_or(0, |(of_key, _)| partition_of(of_key.hash)))
+            }
+        }
     }
 
     /// The positions of its requests among all.

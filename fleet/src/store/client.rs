@@ -3,20 +3,22 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use redis::cluster::{ClusterClient, ClusterConnection};
 use redis::{
-    Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind, IntoConnectionInfo,
-    ProtocolVersion, RedisConnectionInfo, RedisError, ServerErrorKind, TlsCertificates, TlsMode, Value,
+    Client, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    RedisConnectionInfo, RedisError, TlsCertificates,
 };
 use shmlimit::fleet::{LeaseRequest, StoreProblem};
 
 use crate::exchange::Answers;
 use crate::store::address::{Node, StoreAddress, Topology};
 use crate::store::calls::{Call, Scripts};
+use crate::store::cluster::{Cluster, Reach};
 use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
 use crate::store::failure::{is_interruption, problem_of};
 use crate::store::sentinels::{self, Named, Sentinels};
+use crate::store::server::{Results, ask_server, field};
+use crate::store::timeouts::Timeouts;
 use crate::terms::Terms;
 
 /// How long sentinels may take to confirm the primary. It goes on as such if none of them does.
@@ -27,29 +29,6 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// How many times an exchange begins anew because this process was stopped during it.
 const INTERRUPTIONS: usize = 3;
-
-/// How many times a request to a cluster is resent, to another server or after a pause.
-const CLUSTER_RETRIES: u32 = 2;
-
-/// How long the network may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// To connect to one server and authenticate.
-    pub connect: Duration,
-    /// To send requests and receive all answers. Looking up the primary through sentinels may take both timeouts
-    /// together.
-    pub answer: Duration,
-}
-
-impl Default for Timeouts {
-    /// A second for each.
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(1),
-            answer: Duration::from_secs(1),
-        }
-    }
-}
 
 /// A client of one store. It connects at the first request, and again after each failure.
 pub struct StoreClient {
@@ -82,7 +61,7 @@ enum Link {
         evicts_by: Option<String>,
     },
     /// The script queries the run id of each server of a cluster.
-    Cluster(Box<ClusterConnection>),
+    Cluster(Cluster),
 }
 
 impl StoreClient {
@@ -105,24 +84,20 @@ impl StoreClient {
         &self.address
     }
 
-    /// The longest that it may take to get answers to these requests, or to give up, according to the timeouts. Not
+    /// The longest that it may take to get answers, or to give up, according to the timeouts. Not
     /// included is the resolution of server names, which the system does in its own time.
-    pub(crate) fn longest_exchange(&self, requests: &[(LeaseRequest, Terms)]) -> Duration {
+    pub(crate) fn longest_exchange(&self) -> Duration {
         let Timeouts { connect, answer } = self.timeouts;
         match &self.address.topology {
             // To find the connection closed, to connect, to identify the server, and to exchange requests and answers.
             Topology::Single(_) => AT_ONCE + connect + 2 * answer,
-            Topology::Sentinel { .. } => AT_ONCE + 2 * connect + 3 * answer,
-            Topology::Cluster(nodes) => {
-                let tries = CLUSTER_RETRIES.saturating_add(1);
-                let attempts = u32::try_from(nodes.len() + Call::all(requests).len()).unwrap_or(u32::MAX);
-                (connect + answer).saturating_mul(attempts.saturating_mul(tries))
-            }
+            // And to find the primary, or the servers.
+            Topology::Sentinel { .. } | Topology::Cluster(_) => AT_ONCE + 2 * connect + 3 * answer,
         }
     }
 
-    /// Sends all requests in one pipeline (to a cluster, one call after the other) and waits for the answers, one for
-    /// each request, in order. Requests for keys of one partition of a limit share calls.
+    /// Sends all requests in one pipeline (to a cluster, in one for each server) and waits for the answers, one for each
+    /// request, in order. Requests for keys of one partition of a limit share calls.
     ///
     /// # Errors
     ///
@@ -155,11 +130,14 @@ impl StoreClient {
         }
         answers.sort_unstable_by_key(|(position, _)| *position);
         let answers: Vec<_> = answers.into_iter().map(|(_, answer)| answer).collect();
-        // A server that answers but cannot be written to is no longer the primary: look it up again.
-        if !answers
-            .iter()
-            .any(|answer| answer.as_ref().is_err_and(StoreError::is_outage))
-        {
+        let is_kept = match &link {
+            // A server that answers but cannot be written to is no longer the primary: look it up again.
+            Link::Server { .. } => !answers
+                .iter()
+                .any(|answer| answer.as_ref().is_err_and(StoreError::is_outage)),
+            Link::Cluster(cluster) => cluster.is_connected(),
+        };
+        if is_kept {
             self.link = Some(link);
         }
         Ok(answers)
@@ -190,9 +168,10 @@ impl StoreClient {
                 connection.set_read_timeout(Some(self.timeouts.answer))?;
                 connection.set_write_timeout(Some(self.timeouts.answer))?;
                 let has_sentinels = matches!(self.address.topology, Topology::Sentinel { .. });
-                ask_server(connection.as_mut(), run, &self.scripts, has_sentinels, calls)
+                let calls: Vec<_> = calls.iter().collect();
+                ask_server(connection.as_mut(), run, &self.scripts, has_sentinels, &calls)
             }
-            Link::Cluster(connection) => Ok(ask_cluster(connection, &self.scripts, calls)),
+            Link::Cluster(cluster) => Ok(self.reaching(|reach| cluster.ask(reach, &self.scripts, calls))),
         }
     }
 
@@ -211,7 +190,9 @@ impl StoreClient {
                 let found = self.primary(&sentinels, &primary, false, within);
                 found.and_then(|node| self.server_link(&node))
             }
-            Topology::Cluster(nodes) => self.cluster(&nodes).map(|link| Link::Cluster(Box::new(link))),
+            Topology::Cluster(nodes) => self
+                .reaching(|reach| Cluster::connect(reach, &nodes))
+                .map(Link::Cluster),
         }
     }
 
@@ -354,31 +335,13 @@ impl StoreClient {
         sentinels::answer(sentinels::question(name).query(&mut connection)?)
     }
 
-    fn cluster(&self, nodes: &[Node]) -> Result<ClusterConnection, RedisError> {
-        let nodes = nodes
-            .iter()
-            .map(|node| {
-                Ok(self
-                    .tcp(node)
-                    .into_connection_info()?
-                    .set_redis_settings(self.settings()))
-            })
-            .collect::<Result<Vec<ConnectionInfo>, RedisError>>()?;
-        let mut builder = ClusterClient::builder(nodes)
-            .use_protocol(self.protocol())
-            .connection_timeout(self.timeouts.connect)
-            .response_timeout(self.timeouts.answer)
-            .retries(CLUSTER_RETRIES);
-        if self.address.is_tls {
-            builder = builder.tls(TlsMode::Secure).certs(self.certificates());
-        }
-        if let Some(username) = &self.credentials.username {
-            builder = builder.username(username);
-        }
-        if let Some(password) = &self.credentials.password {
-            builder = builder.password(password);
-        }
-        builder.build()?.get_connection()
+    /// Does something with the servers of a cluster.
+    fn reaching<T>(&self, act: impl FnOnce(&Reach<'_>) -> T) -> T {
+        let client = |node: &Node| self.server(node, self.settings());
+        act(&Reach {
+            client: &client,
+            timeouts: self.timeouts,
+        })
     }
 
     fn unexpected(&self, reason: &str) -> StoreError {
@@ -408,80 +371,8 @@ fn install_provider() {
     }
 }
 
-/// The value of a field in the text that a server answers to INFO.
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
-    let (_, value) = fields.find(|(field, _)| *field == name)?;
-    Some(value.trim())
-}
-
 /// The policy by which a server evicts keys, from its INFO of memory. One without a bound on its memory evicts nothing.
 fn evicts_by(memory: &str) -> Option<&str> {
     let is_bounded = field(memory, "maxmemory").is_some_and(|bytes| bytes != "0");
     field(memory, "maxmemory_policy").filter(|policy| is_bounded && *policy != "noeviction")
-}
-
-fn is_missing_script(result: &Result<Value, RedisError>) -> bool {
-    let kind = ErrorKind::Server(ServerErrorKind::NoScript);
-    result.as_ref().is_err_and(|error| error.kind() == kind)
-}
-
-fn is_replica(replication: &Result<Value, RedisError>) -> bool {
-    let text: Option<String> = replication
-        .as_ref()
-        .ok()
-        .and_then(|value| redis::from_redis_value(value.clone()).ok());
-    text.is_some_and(|text| field(&text, "role") == Some("slave"))
-}
-
-type Results = Vec<Result<Value, RedisError>>;
-
-/// Calls scripts of one server. `checks_role`: the answers only count if the server then still is a primary, also in its
-/// own view. Where it is not, it may have been told so before it granted anything.
-fn ask_server(
-    connection: &mut dyn ConnectionLike,
-    run: &str,
-    scripts: &Scripts,
-    checks_role: bool,
-    calls: &[Call<'_>],
-) -> Result<Results, RedisError> {
-    let mut pipeline = redis::pipe();
-    for call in calls {
-        pipeline.add_command(call.by_hash(scripts, run));
-    }
-    if checks_role {
-        pipeline.cmd("INFO").arg("replication");
-    }
-    let mut results: Results = pipeline.ignore_errors().query(connection)?;
-    if checks_role && results.pop().is_some_and(|role| is_replica(&role)) {
-        let reason = "its role is no longer that of the primary";
-        return Err((ErrorKind::Server(ServerErrorKind::ReadOnly), reason).into());
-    }
-    for (result, call) in results.iter_mut().zip(calls) {
-        if is_missing_script(result) {
-            // One before it may have brought the script.
-            *result = call_anyway(connection, call, scripts, run);
-        }
-    }
-    Ok(results)
-}
-
-fn ask_cluster(connection: &mut ClusterConnection, scripts: &Scripts, calls: &[Call<'_>]) -> Results {
-    let ask = |call| call_anyway(connection, call, scripts, "");
-    calls.iter().map(ask).collect()
-}
-
-/// Calls a script by its hash, and with its text if the server does not have it. It has it from then on.
-fn call_anyway(
-    connection: &mut dyn ConnectionLike,
-    call: &Call<'_>,
-    scripts: &Scripts,
-    run: &str,
-) -> Result<Value, RedisError> {
-    let mut ask = |command: Cmd| connection.req_command(&command).and_then(Value::extract_error);
-    let result = ask(call.by_hash(scripts, run));
-    if is_missing_script(&result) {
-        return ask(call.with_text(run));
-    }
-    result
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod cluster;
 pub mod fake_sentinel;
 pub mod proxy;
 

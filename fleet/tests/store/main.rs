@@ -1,6 +1,7 @@
 //! The store: its script, its client, and the kinds of servers it may run on.
 
 mod client;
+mod cluster;
 mod keyed;
 mod keyed_model;
 mod model;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::client::{ask, grant, thousand};
 use crate::requests::{keyed, request};
-use crate::scene::{self, PASSWORD, Server, client, patient, server_program, wait_for};
+use crate::scene::{self, PASSWORD, Server, client, cluster, patient, server_program, wait_for};
 use shmlimit::fleet::StoreProblem;
-use shmlimit_fleet::{Credentials, StoreClient, StoreError, Timeouts};
+use shmlimit_fleet::{Credentials, StoreAnswer, StoreClient, StoreError, Timeouts};
 
 /// What is wrong with the store, and what it named. The error has the store's words and no secret.
 fn problem(client: &mut StoreClient) -> (StoreProblem, String) {
@@ -138,6 +138,28 @@ fn a_wrong_database_and_a_part_of_a_cluster_are_told_apart() {
         problem(&mut client(&cluster, "wr0ng-s3cret")),
         unnamed(StoreProblem::Denied)
     );
+}
+
+#[test]
+fn the_permissions_of_the_guide_are_enough_in_a_cluster() {
+    let Some(program) = server_program() else { return };
+    let servers = cluster::start(&program);
+    let documented = documented_rules();
+    let mut rules: Vec<&str> = documented.iter().map(String::as_str).collect();
+    let ask_all = |rules: &[&str]| {
+        for server in &servers {
+            set_user(server, rules);
+        }
+        ask(
+            &mut as_user(&cluster::url(&servers)),
+            &request(&thousand(), 1, 1, 5),
+        )
+    };
+    let denied = ask_all(&rules).expect_err("the slots are not told");
+    assert_eq!(denied.problem(), StoreProblem::NotPermitted, "{denied:?}");
+    rules.push("+cluster|slots");
+    let granted = ask_all(&rules);
+    assert!(matches!(granted, Ok(StoreAnswer::Granted(_))), "{granted:?}");
 }
 
 #[test]

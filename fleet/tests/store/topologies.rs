@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::requests::{self, backlog};
 use crate::scene;
+use crate::scene::cluster;
 use crate::scene::fake_sentinel::FakeSentinel;
 use crate::scene::proxy::Proxy;
 use crate::scene::{DEADLINE, PASSWORD, Server, patient, server_program, wait_for};
@@ -111,44 +112,7 @@ fn asks_over_tls_and_only_servers_that_it_trusts() {
 #[test]
 fn asks_each_server_of_a_cluster_for_its_limits() {
     let Some(program) = server_program() else { return };
-    let arguments = [
-        "--requirepass",
-        PASSWORD,
-        "--masterauth",
-        PASSWORD,
-        "--cluster-enabled",
-        "yes",
-    ];
-    let servers: Vec<_> = (0..3)
-        .map(|_| Server::start_cluster_node(&program, &arguments))
-        .collect();
-    let ends = [0, 5_461, 10_923, 16_384];
-    for (index, server) in servers.iter().enumerate() {
-        let mut connection = server.connection();
-        let _: () = redis::cmd("CLUSTER")
-            .arg("ADDSLOTSRANGE")
-            .arg(ends[index])
-            .arg(ends[index + 1] - 1)
-            .query(&mut connection)
-            .expect("slots");
-        let _: () = redis::cmd("CLUSTER")
-            .arg("MEET")
-            .arg("127.0.0.1")
-            .arg(servers[0].port)
-            .arg(servers[0].bus)
-            .query(&mut connection)
-            .expect("met");
-    }
-    for server in &servers {
-        let mut connection = server.connection();
-        wait_for("the cluster", || {
-            let state: String = redis::cmd("CLUSTER")
-                .arg("INFO")
-                .query(&mut connection)
-                .unwrap_or_default();
-            state.contains("cluster_state:ok") && state.contains("cluster_known_nodes:3")
-        });
-    }
+    let servers = cluster::start(&program);
     for protocol in ["resp2", "resp3"] {
         let url = format!(
             "redis+cluster://127.0.0.1:{},127.0.0.1:{}?protocol={protocol}",

@@ -1,0 +1,76 @@
+//! A cluster of three servers, each with a third of the slots, which goes on without a server that fails.
+
+use std::path::Path;
+
+use super::{PASSWORD, Server, wait_for};
+
+/// The first slot of each server, and the end.
+const ENDS: [u16; 4] = [0, 5_461, 10_923, 16_384];
+
+/// Starts the servers and waits until each knows the others and their slots.
+pub fn start(program: &Path) -> Vec<Server> {
+    let arguments = [
+        "--requirepass",
+        PASSWORD,
+        "--masterauth",
+        PASSWORD,
+        "--cluster-enabled",
+        "yes",
+        "--cluster-require-full-coverage",
+        "no",
+    ];
+    let servers: Vec<_> = (0..3)
+        .map(|_| Server::start_cluster_node(program, &arguments))
+        .collect();
+    for (server, slots) in servers.iter().zip(ENDS.windows(2)) {
+        let mut connection = server.connection();
+        let _: () = redis::cmd("CLUSTER")
+            .arg("ADDSLOTSRANGE")
+            .arg(slots[0])
+            .arg(slots[1] - 1)
+            .query(&mut connection)
+            .expect("slots");
+        let _: () = redis::cmd("CLUSTER")
+            .arg("MEET")
+            .arg("127.0.0.1")
+            .arg(servers[0].port)
+            .arg(servers[0].bus)
+            .query(&mut connection)
+            .expect("met");
+    }
+    for server in &servers {
+        let mut connection = server.connection();
+        wait_for("the cluster", || {
+            let state: String = redis::cmd("CLUSTER")
+                .arg("INFO")
+                .query(&mut connection)
+                .unwrap_or_default();
+            state.contains("cluster_state:ok") && state.contains("cluster_slots_ok:16384")
+        });
+    }
+    servers
+}
+
+/// The URL of a cluster that servers are part of.
+pub fn url<'a>(servers: impl IntoIterator<Item = &'a Server>) -> String {
+    let nodes: Vec<_> = servers
+        .into_iter()
+        .map(|server| format!("127.0.0.1:{}", server.port))
+        .collect();
+    format!("redis+cluster://{}", nodes.join(","))
+}
+
+/// Which of the servers has a key.
+pub fn index_of(servers: &[Server], key: &str) -> usize {
+    let slot = slot_of(&servers[0], key);
+    ENDS.iter().rposition(|first| *first <= slot).expect("a slot")
+}
+
+/// The slot of a key, as a server says.
+pub fn slot_of(server: &Server, key: &str) -> u16 {
+    redis::cmd("CLUSTER")
+        .arg("KEYSLOT")
+        .arg(key)
+        .query(&mut server.connection())
+        .expect("a slot")
+}

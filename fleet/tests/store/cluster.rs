@@ -1,0 +1,210 @@
+//! A cluster, one server of which is silent, closes connections, or gives slots to another.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::client::thousand;
+use crate::requests::{self, request};
+use crate::scene::cluster::{index_of, slot_of, start, url};
+use crate::scene::{DEADLINE, PASSWORD, Server, client, server_program, wait_for};
+use shmlimit::fleet::{LeaseRequest, StoreProblem};
+use shmlimit_fleet::protocol::store_key;
+use shmlimit_fleet::{Credentials, StoreAnswer, StoreClient, StoreError, Terms, Timeouts};
+
+/// Far longer than a server takes that is not stopped. So many exchanges that each waited for one that is stopped would
+/// take longer than a test may.
+const TIMEOUTS: Timeouts = Timeouts {
+    connect: Duration::from_secs(5),
+    answer: Duration::from_secs(5),
+};
+const EXCHANGES: u64 = 60;
+
+/// A server that is stopped, and goes on at the end.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(server: &Server) -> Self {
+        let pid = Pid::from_raw(server.pid());
+        kill(pid, Signal::SIGSTOP).expect("stopped");
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+/// A request for a limit of each server, whose index it has.
+fn one_of_each(servers: &[Server], sequence: u64) -> Vec<(LeaseRequest, Terms)> {
+    (0..servers.len())
+        .map(|index| {
+            let keys = (0..).map(|number| format!("org/{number}"));
+            let key = keys
+                .into_iter()
+                .find(|key| index_of(servers, &store_key(key)) == index);
+            of_key(&key.expect("some key"), sequence)
+        })
+        .collect()
+}
+
+fn of_key(key: &str, sequence: u64) -> (LeaseRequest, Terms) {
+    let declared = thousand();
+    let terms = Terms::new(&declared, 0).expect("countable");
+    let key = key.to_owned();
+    let request = LeaseRequest {
+        key,
+        ..request(&declared, 1, sequence, 10)
+    };
+    (request, terms)
+}
+
+/// What was granted, or why nothing.
+fn outcomes(client: &mut StoreClient, requests: &[(LeaseRequest, Terms)]) -> Vec<Result<u64, StoreProblem>> {
+    let answers = client.ask(requests).expect("answers");
+    let outcome = |answer: Result<StoreAnswer, StoreError>| match answer {
+        Ok(StoreAnswer::Granted(grant)) => Ok(grant.reply.granted),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error.problem()),
+    };
+    answers.into_iter().map(outcome).collect()
+}
+
+const NOTHING_FROM_THE_SECOND: [Result<u64, StoreProblem>; 3] = [Ok(10), Err(StoreProblem::TimedOut), Ok(10)];
+
+#[test]
+fn a_silent_server_of_a_cluster_holds_up_no_limits_of_others() {
+    let Some(program) = server_program() else { return };
+    let servers = start(&program);
+    let mut requests = one_of_each(&servers, 0);
+    let mut ask = |client: &mut StoreClient, sequence: u64| {
+        for (request, _) in &mut requests {
+            request.sequence = sequence;
+        }
+        outcomes(client, &requests)
+    };
+    let credentials = || Credentials::none().with_password(PASSWORD);
+    let new_client = |servers: &[&Server]| {
+        let url = url(servers.iter().copied());
+        StoreClient::new(url.parse().expect("valid"), credentials(), TIMEOUTS)
+    };
+    let mut client = new_client(&[&servers[0]]);
+    assert_eq!(ask(&mut client, 1), [Ok(10); 3]);
+    let begun = Instant::now();
+    let stopped = Stopped::new(&servers[1]);
+    for sequence in 2..EXCHANGES {
+        assert_eq!(ask(&mut client, sequence), NOTHING_FROM_THE_SECOND);
+        assert!(begun.elapsed() < DEADLINE, "waits in exchange {sequence}");
+    }
+    // Nor does one that connects only now, to the silent server first.
+    let mut client = new_client(&[&servers[1], &servers[2]]);
+    for sequence in EXCHANGES..2 * EXCHANGES {
+        assert_eq!(ask(&mut client, sequence), NOTHING_FROM_THE_SECOND);
+        assert!(begun.elapsed() < DEADLINE, "waits in exchange {sequence}");
+    }
+    drop(stopped);
+    let mut sequence = 2 * EXCHANGES;
+    wait_for("the server to be asked again", || {
+        sequence += 1;
+        ask(&mut client, sequence) == [Ok(10); 3]
+    });
+}
+
+#[test]
+fn a_cluster_without_an_answer_is_given_up() {
+    let Some(program) = server_program() else { return };
+    let servers = start(&program);
+    let requests = one_of_each(&servers, 1);
+    let stopped: Vec<_> = servers.iter().map(Stopped::new).collect();
+    let soon = Duration::from_millis(200);
+    let timeouts = Timeouts {
+        connect: soon,
+        answer: soon,
+    };
+    let credentials = Credentials::none().with_password(PASSWORD);
+    let mut client = StoreClient::new(url(&servers).parse().expect("valid"), credentials, timeouts);
+    let asking = thread::spawn(move || client.ask(&requests));
+    wait_for("an error", || asking.is_finished());
+    let error = asking.join().expect("no panic").expect_err("silent");
+    assert_eq!(error.problem(), StoreProblem::TimedOut, "{error:?}");
+    drop(stopped);
+}
+
+#[test]
+fn a_server_of_a_cluster_may_close_idle_connections() {
+    let Some(program) = server_program() else { return };
+    let servers = start(&program);
+    let mut client = client(&url(&servers), PASSWORD);
+    assert_eq!(outcomes(&mut client, &one_of_each(&servers, 1)), [Ok(10); 3]);
+    let of_client: u64 = redis::cmd("CLIENT")
+        .arg("KILL")
+        .arg("TYPE")
+        .arg("normal")
+        .query(&mut servers[1].connection())
+        .expect("a number");
+    assert!(of_client > 0);
+    assert_eq!(outcomes(&mut client, &one_of_each(&servers, 2)), [Ok(10); 3]);
+}
+
+/// While a slot moves, and once it has moved, its limits are asked for where they are.
+#[test]
+fn follows_a_slot_to_another_server() {
+    let Some(program) = server_program() else { return };
+    let servers = start(&program);
+    let mut client = client(&url(&servers), PASSWORD);
+    // A limit, and the keys of a partition of another.
+    let all = |sequence| {
+        let mut all = vec![of_key("org/moved", sequence)];
+        all.extend((0..3_u128).map(|number| {
+            let (request, terms) = of_key("org/keys", sequence);
+            (requests::keyed(request, number << 6), terms)
+        }));
+        all
+    };
+    assert_eq!(outcomes(&mut client, &all(1)), [Ok(10); 4]);
+    let id = |server: &Server| -> String {
+        redis::cmd("CLUSTER")
+            .arg("MYID")
+            .query(&mut server.connection())
+            .expect("an id")
+    };
+    for (name, sequence) in [
+        (store_key("org/moved"), 2),
+        ("shmlimit:{org/keys/00}".to_owned(), 4),
+    ] {
+        let slot = slot_of(&servers[0], &name);
+        let from = &servers[index_of(&servers, &name)];
+        let to = &servers[(index_of(&servers, &name) + 1) % servers.len()];
+        let set = |server: &Server, state: &str, node: &str| {
+            let mut command = redis::cmd("CLUSTER");
+            command.arg("SETSLOT").arg(slot).arg(state).arg(node);
+            command
+                .query::<()>(&mut server.connection())
+                .expect("another state");
+        };
+        set(to, "IMPORTING", &id(from));
+        set(from, "MIGRATING", &id(to));
+        let mut connection = from.connection();
+        let names: Vec<String> = redis::cmd("CLUSTER")
+            .arg("GETKEYSINSLOT")
+            .arg(slot)
+            .arg(100)
+            .query(&mut connection)
+            .expect("names");
+        assert!(!names.is_empty());
+        let mut migrate = redis::cmd("MIGRATE");
+        migrate.arg("127.0.0.1").arg(to.port).arg("").arg(0).arg(60_000);
+        migrate.arg("AUTH").arg(PASSWORD).arg("KEYS").arg(names);
+        migrate.query::<()>(&mut connection).expect("moved");
+        // The other server may have lost something, so it may grant nothing new for one lease.
+        let mut is_answered = |sequence| outcomes(&mut client, &all(sequence)).iter().all(Result::is_ok);
+        assert!(is_answered(sequence), "{name} while it moves");
+        set(to, "NODE", &id(to));
+        set(from, "NODE", &id(to));
+        assert!(is_answered(sequence + 1), "{name} once it has moved");
+    }
+}
