@@ -99,6 +99,11 @@ fn a_key_is_shown_with_its_own_limits_alone() {
             !shown.contains("of 99.95") && !shown.contains("of 64"),
             "{arguments:?}: {shown}"
         );
+        for limit in ["dollars", "in_flight"] {
+            let is_heading = |line: &&str| line.split_whitespace().any(|word| word == "QUEUED");
+            let heading = shown.lines().find(is_heading).unwrap_or_default();
+            assert!(!heading.contains(limit), "no key has any of `{limit}`: {heading}");
+        }
     }
 }
 
@@ -174,6 +179,20 @@ fn who_waits_for_what_all_keys_have_is_shown_with_its_share() {
             assert!(shown.contains(share), "{share} in {arguments:?}: {shown}");
         }
     }
+    let queued = run([
+        "keys",
+        "--json",
+        "--reveal",
+        "--by",
+        "queued",
+        text(&path),
+        "model",
+    ]);
+    let queued = queued.ended(0).json();
+    let waiting = |index: usize| &queued["keys"][index]["waiting"];
+    assert_eq!([waiting(0), waiting(1), waiting(2)], [1, 1, 0], "{queued}");
+    let shown = run(["show", text(&path), "model", "acme"]).ended(0).stdout;
+    assert!(line_of(&shown, "state").contains("in use"), "it waits: {shown}");
     let shown = run(["inspect", text(&path)]).ended(0).stdout;
     assert!(line_of(&shown, "gold").contains("weight 3"), "{shown}");
     let json = run(["inspect", "--json", text(&path)]).ended(0).json();

@@ -14,10 +14,10 @@ use crate::exit::{ExitCode, Failure};
 /// nothing away: what was counted stays counted, what is held stays held, and a raised limit grants nothing for the past.
 ///
 /// Capacities, windows, bursts, offsets and time zones of calendar windows, leases, the bounds of adaptive limits,
-/// near_limit, refund, shadow, batch sizes, collect_within, metadata and when_full can change. gcra, token_bucket and
-/// leaky_bucket can replace one another, and tiers can be added after the existing ones. Anything else needs another
-/// segment: if anything of that kind differs, each difference is named, nothing is changed, and the exit code is 4.
-/// Sizes that the declaration does not name stay as they are.
+/// near_limit, refund, shadow, batch sizes, weights of tiers, collect_within, metadata and when_full can change. gcra,
+/// token_bucket and leaky_bucket can replace one another, and tiers can be added after the existing ones. Anything else
+/// needs another segment: if anything of that kind differs, each difference is named, nothing is changed, and the exit
+/// code is 4. Sizes that the declaration does not name stay as they are.
 ///
 /// Programs that open the segment with another declaration and would apply it leave this change alone until their
 /// declaration has a higher version. If the declaration has a version, it comes into force too, even a lower one;

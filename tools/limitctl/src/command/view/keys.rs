@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use shmlimit::declare::Scope;
 use shmlimit::snapshot::{KeyFingerprint, KeySnapshot, KeysSnapshot, SegmentReader};
 
 use crate::arguments::{Looking, Report};
@@ -71,6 +72,8 @@ enum Order {
     Refused,
     /// Those that were used the longest ago
     Oldest,
+    /// Those with most requests in the queue
+    Queued,
 }
 
 /// The selected keys.
@@ -87,7 +90,7 @@ struct Selection {
     matching: u64,
     /// The first of these.
     keys: Vec<KeySnapshot>,
-    /// All limits of the set.
+    /// The limits of which each key has its own.
     #[serde(skip)]
     limits: Vec<String>,
     #[serde(skip)]
@@ -131,7 +134,8 @@ impl Keys {
         let sets = reader.snapshot()?.sets;
         if let Some(set) = sets.into_iter().find(|set| set.name == self.set) {
             selection.table = set.keys.unwrap_or_default();
-            selection.limits = set.limits.into_iter().map(|limit| limit.name).collect();
+            let own = set.limits.into_iter().filter(|limit| limit.scope == Scope::Key);
+            selection.limits = own.map(|limit| limit.name).collect();
         }
         Ok(selection)
     }
@@ -221,6 +225,7 @@ impl Order {
             Self::Used => key.admitted.into(),
             Self::Refused => key.refused.into(),
             Self::Oldest => key.unused_for.as_nanos(),
+            Self::Queued => key.waiting.into(),
         };
         (rank, Reverse(key.key.fingerprint))
     }
@@ -230,6 +235,7 @@ impl Order {
             Self::Used => "admitted most often",
             Self::Refused => "refused most often",
             Self::Oldest => "used the longest ago",
+            Self::Queued => "most queued",
         }
     }
 }

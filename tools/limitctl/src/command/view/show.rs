@@ -147,7 +147,8 @@ fn row_text(row: &KeySnapshot, declared: Option<&SetDeclaration>) -> String {
     let has_tiers = declared.is_some_and(|set| !set.tiers().is_empty());
     let tier = row.tier.as_deref().unwrap_or("default");
     let limits_of_tier = declared.and_then(|set| set.limits_of_tier(tier));
-    let state = match (row.torn, row.replenished) {
+    let is_idle = row.replenished && row.held == 0 && row.of_dead == 0 && row.waiting == 0;
+    let state = match (row.torn, is_idle) {
         (true, _) => style::paint(
             style::WARNING,
             "changed while it was looked at: the values may be from different moments",
@@ -178,11 +179,19 @@ fn row_text(row: &KeySnapshot, declared: Option<&SetDeclaration>) -> String {
         .fact("counted", counted)
         .fact("held", held)
         .fact("queued", human::quantity(row.waiting, "request", "requests"))
+        .fact("share", row.in_order.map(|_| key::share(row.in_order)))
+        .fact(
+            "lead",
+            Some(key::lead(row.in_order)).filter(|lead| !lead.is_empty()),
+        )
         .fact("throttled", throttled);
     let declared_as = |limit: &KeyLimitSnapshot| {
         let mut limits = limits_of_tier.iter().flatten();
         limits.find(|declared| declared.name() == limit.name)
     };
+    if row.limits.is_empty() {
+        return facts.render(); // it only uses what all keys have together
+    }
     let limits = Table::of(&row.limits)
         .left("LIMIT", |limit| sanitise::line(&limit.name))
         .left("KIND", |limit| limit.kind)
@@ -211,8 +220,12 @@ impl View {
         let holds = self.holds.iter().map(User::from);
         let users: Vec<User<'_>> = holds
             .chain(self.tickets.iter().map(User::from))
-            // It is the key that is shown.
-            .map(|user| User { key: None, ..user })
+            // It is the key that is shown, and all its requests have its share.
+            .map(|user| User {
+                key: None,
+                in_order: None,
+                ..user
+            })
             .collect();
         users::table(
             &users,
