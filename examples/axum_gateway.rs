@@ -1,5 +1,5 @@
 //! A gateway in front of a model that is paid by tokens: each network of visitors, each tenant, and all tenants together
-//! are limited, across all processes that serve. Try it:
+//! are limited, across all processes that serve. Tenants wait for their turn instead of being refused. Try it:
 //!
 //! ```sh
 //! cargo run --example axum_gateway &
@@ -9,6 +9,7 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderName, StatusCode};
@@ -40,7 +41,7 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
         .by_header(HeaderName::from_static("x-api-key"))?;
     let app = Router::new()
         .route("/chat", post(chat))
-        .layer(LimitLayer::new(tenants))
+        .layer(LimitLayer::new(tenants).wait(Duration::from_secs(30))) // those that wait get equal shares
         .layer(LimitLayer::new(visitors));
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on http://{}", listener.local_addr()?);

@@ -42,7 +42,8 @@ impl<E> LimitLayer<E> {
     }
 
     /// Lets requests wait up to this long instead of refusing them at once, in the queue that they share with all
-    /// processes: first in, first out. By default, requests do not wait.
+    /// processes: first in, first out, and where keys wait for limits that [all of them](crate::Limit::scope) have, by their
+    /// shares. By default, requests do not wait.
     ///
     /// A client that goes away while it waits leaves the queue. The number of waiters is bounded by the set's queue,
     /// and by the connections that the server accepts.

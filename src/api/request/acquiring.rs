@@ -107,7 +107,8 @@ impl<'a> Request<'a> {
     /// threads and processes. Without a timeout it waits as long as needed; with a timeout of zero it is
     /// [`try_acquire`](Self::try_acquire).
     ///
-    /// A set has one queue, and a keyed set one for each key. Only the first waiter of a queue is served, so large
+    /// A set has one queue, and a keyed set one for each key; keys that wait for limits that [all of
+    /// them](crate::Limit::scope) have are served by their shares. Only the first waiter of a queue is served, so large
     /// requests are not starved by small ones, and no process overtakes. A waiter sleeps until its request is granted,
     /// or until the instant at which time alone makes it admissible. When a process in the queue dies, those behind it
     /// move up.
