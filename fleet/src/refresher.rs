@@ -11,8 +11,10 @@ use shmlimit::Segment;
 use shmlimit::fleet::{Asked, Duty, Fleet};
 use thiserror::Error;
 
-use crate::exchange::Exchange;
-use crate::outages::{Outages, StoreEvent};
+use crate::exchange::{Answers, Exchange, Pipeline};
+use crate::outages::{Attempt, Limit, Outages, StoreEvent};
+use crate::protocol::partition_of;
+use crate::store::answer::StoreAnswer;
 use crate::store::client::StoreClient;
 use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
@@ -330,22 +332,28 @@ impl Work {
 
     /// Sends requests and puts the answers into force. Returns whether a store has denied access to all of its own.
     fn exchange(&mut self, duty: &Duty, mut asked: Vec<Asked>) -> bool {
-        let (mut problem, mut is_denied) = (None, false);
+        let (mut problem, mut is_denied, mut attempts) = (None, false, Vec::new());
         while let Some(first) = asked.first() {
             let url = first.store().to_owned();
             let of_store;
             (of_store, asked) = asked.into_iter().partition(|asked| asked.store() == url);
-            let (of_this, denies) = self.exchange_with(&url, duty, of_store);
+            let (of_this, denies) = self.exchange_with(&url, duty, of_store, &mut attempts);
             problem = of_this.or(problem);
             is_denied |= denies;
         }
-        self.outages.note(problem.as_ref());
+        self.outages.note(Instant::now(), attempts, problem.as_ref());
         self.shared.note(problem);
         is_denied
     }
 
-    /// The same with one store. Returns what was wrong, too.
-    fn exchange_with(&mut self, url: &str, duty: &Duty, asked: Vec<Asked>) -> (Option<StoreError>, bool) {
+    /// The same with one store. Returns what was wrong, too, and adds how each attempt went.
+    fn exchange_with(
+        &mut self,
+        url: &str,
+        duty: &Duty,
+        asked: Vec<Asked>,
+        attempts: &mut Vec<Attempt>,
+    ) -> (Option<StoreError>, bool) {
         let shared = Arc::clone(&self.shared);
         let Store { client, exchange, .. } = match self.store(url) {
             Ok(store) => store,
@@ -378,10 +386,29 @@ impl Work {
                 .all(|answer| answer.as_ref().is_err_and(StoreError::is_denial)),
             Err(error) => error.is_denial(),
         };
+        attempts.extend(attempts_of(url, &pipeline, &answers));
         let problem = exchange.settle(duty, &pipeline, answers).or(problem);
         if let Some(policy) = client.evicts_by().map(str::to_owned) {
             self.outages.note_eviction(policy);
         }
         (problem, is_denied)
     }
+}
+
+fn attempts_of(url: &str, pipeline: &Pipeline, answers: &Answers) -> Vec<Attempt> {
+    let is_granted = |index: usize| {
+        let answer = answers.as_ref().ok().and_then(|answers| answers.get(index));
+        matches!(answer, Some(Ok(StoreAnswer::Granted(_))))
+    };
+    let requests = pipeline.requests().iter().enumerate();
+    let attempts = requests.map(|(index, (request, _))| Attempt {
+        limit: Limit {
+            store: url.to_owned(),
+            key: request.key.clone(),
+            partition: request.of_key.map(|of_key| partition_of(of_key.hash)),
+        },
+        lease: request.declared.lease,
+        is_granted: is_granted(index),
+    });
+    attempts.collect()
 }
