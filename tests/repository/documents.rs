@@ -191,6 +191,28 @@ fn the_readme_is_short() {
     assert!(lines <= 150, "{lines} lines: what is for later goes into docs/");
 }
 
+/// The most lines that a page of `docs/how-to/` may have.
+const PAGE_LINES: usize = 80;
+
+#[test]
+fn pages_of_one_job_are_short_and_listed() {
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/how-to");
+    let index = fs::read_to_string(pages.join("README.md")).expect("text");
+    for entry in fs::read_dir(&pages).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let lines = fs::read_to_string(&path).expect("text").lines().count();
+        assert!(
+            lines <= PAGE_LINES,
+            "{name} has {lines} lines: at most {PAGE_LINES}"
+        );
+        assert!(
+            name == "README.md" || index.contains(&format!("]({name})")),
+            "docs/how-to/README.md lists the pages, without {name}"
+        );
+    }
+}
+
 /// The most lines that a program in `examples/` may have.
 const EXAMPLE_LINES: usize = 60;
 

@@ -12,7 +12,9 @@ import pytest
 
 import shmlimit as sl
 
-GUIDE = Path(__file__).parents[3] / "docs" / "python" / "deployment.md"
+DOCUMENTS = Path(__file__).parents[3] / "docs"
+GUIDE = DOCUMENTS / "python" / "deployment.md"
+CONTAINERS = DOCUMENTS / "how-to" / "run-in-containers.md"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="skipped: only root may become another user")
 
@@ -56,9 +58,9 @@ def lines_of(script, *arguments, command=()):
     return run.stdout.splitlines()
 
 
-def assert_in_guide(message, **named):
+def assert_in_guide(message, *, guide=GUIDE, **named):
     """Asserts that the guide shows this message, although tests have other paths and users than its example."""
-    shown = " ".join(GUIDE.read_text().split())
+    shown = " ".join(guide.read_text().split())
     for there, here in named.values():
         message = message.replace(str(there), str(here))
     assert " ".join(message.split()) in shown, message
@@ -175,14 +177,14 @@ print(os.listdir(os.path.dirname(sys.argv[1])))
     command = ["unshare", "-m", "sh", "-c", mount + '"$@"', "sh"]
     message, left = lines_of(script, directory / "x.limits", command=command)
     assert re.match(r"no room for \d+ bytes at .*--shm-size", message)
-    assert_in_guide(f"NoSpace: {message}", path=(directory / "x.limits", "/dev/shm/myapp.limits"))
+    assert_in_guide(f"NoSpace: {message}", guide=CONTAINERS, path=(directory / "x.limits", "/dev/shm/myapp.limits"))
     assert left == "[]"
 
 
 def test_a_segment_is_as_large_as_the_guide_says(directory):
     [claimed] = re.findall(
         r"One limit takes ([\d.]+) MB without keys, ([\d.]+) MB for 10,000 keys and ([\d.]+) MB for 100,000",
-        GUIDE.read_text(),
+        CONTAINERS.read_text(),
     )
     for keyed, megabytes in zip([None, 10_000, 100_000], map(float, claimed), strict=True):
         path = directory / f"{keyed}.limits"

@@ -53,6 +53,11 @@ BLOCKS = list(_blocks())
 
 # What the documents take for granted, before the block of that number: names of an application, files.
 PYTHON_BEFORE = {
+    # What the logger warns of would be printed.
+    ("docs/how-to/change-a-number.md", 2): """
+        import logging
+        logging.getLogger("shmlimit").addHandler(logging.NullHandler())
+    """,
     ("docs/llm.md", 1): """
         import pathlib
         directory = pathlib.Path(".")
