@@ -13,7 +13,7 @@ use crate::scene::process::{Child, TIMEOUT, in_own_process};
 use crate::scene::{expect_permit, expect_refusal};
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
-use shmlimit::{Limit, LimitSet, Segment, SetDeclaration};
+use shmlimit::{Limit, LimitSet, OpenOptions, Segment, SetDeclaration};
 
 /// How long a script may take to show everything.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -190,7 +190,9 @@ impl Scene {
             .add_set(SetDeclaration::new("jobs").add_limit(slots))
             .add_set(SetDeclaration::new("api").add_limit(calls))
             .add_set(SetDeclaration::new("leased").add_limit(leased));
-        let segment = Segment::create(&path, &declaration).expect("a segment");
+        // A lock's holder may be off its processor for long on a busy machine.
+        let options = OpenOptions::new().lock_timeout(TIMEOUT);
+        let segment = options.create(&path, &declaration).expect("a segment");
         let set = |name| segment.set(name).expect("declared");
         Self {
             api: set("api"),
