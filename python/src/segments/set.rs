@@ -8,6 +8,7 @@ use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyString};
 use shmlimit::LimitSet;
 use shmlimit::declare::Kind;
+use shmlimit::request::KeyReset;
 
 use crate::answers::check::{Checked, forecasts};
 use crate::answers::reservation;
@@ -521,7 +522,7 @@ impl SetHandle {
     /// Replenishes limits. Holds stay held.
     ///
     /// Args:
-    ///     limits: The limits; by default all of them.
+    ///     limits: The limits; by default all of them, or with ``key`` those that the key has for itself.
     ///     key: The key, or the address whose networks to reset; by default all of them.
     ///     counters: Whether to set the set's counters to zero as well.
     ///
@@ -536,28 +537,28 @@ impl SetHandle {
         counters: bool,
     ) -> PyResult<()> {
         let set = &self.of_set().set;
-        // None stands for all.
-        let limits: Vec<&str> = match limits.is_empty() {
-            true => set.limits().collect(),
-            false => limits.iter().map(String::as_str).collect(),
-        };
+        let limits = limits.iter().map(String::as_str);
         match key {
             Some(_) if counters => {
                 let message = "counters are those of the whole set: reset them without a key".to_owned();
                 Err(exception(py, "RequestError", message))
             }
             None => {
-                let reset = set.reset().limits(limits);
+                let reset = set.reset();
+                let reset = match limits.len() {
+                    0 => reset,
+                    _ => reset.limits(limits),
+                };
                 let reset = if counters { reset.counters() } else { reset };
                 reset.run().or_raise(py)
             }
             Some(key) if self.of_set().is_by_address => {
                 let address = set.address(key::address(key)?).or_raise(py)?;
-                address.reset().limits(limits).run().or_raise(py).map(drop)
+                reset_of_key(py, address.reset(), limits)
             }
             Some(key) => {
                 let key = set.key(key::bytes(key)?).or_raise(py)?;
-                key.reset().limits(limits).run().or_raise(py).map(drop)
+                reset_of_key(py, key.reset(), limits)
             }
         }
     }
@@ -596,4 +597,17 @@ impl SetHandle {
             label.unwrap_or_default()
         ))
     }
+}
+
+/// Without names the reset is of all limits that the key has for itself.
+fn reset_of_key<'a>(
+    py: Python<'_>,
+    reset: KeyReset<'_>,
+    limits: impl ExactSizeIterator<Item = &'a str>,
+) -> PyResult<()> {
+    let reset = match limits.len() {
+        0 => reset,
+        _ => reset.limits(limits),
+    };
+    reset.run().or_raise(py).map(drop)
 }

@@ -67,6 +67,18 @@ def test_a_budget_is_spent_by_all(tmp_path: Path) -> None:
     assert refused.binding == "dollars"
 
 
+def test_a_reset_of_a_key_leaves_alone_what_all_keys_have(tmp_path: Path) -> None:
+    limits = opened(tmp_path, upstream(10))
+    assert limits.check(key="a")
+    limits.reset(key="a")
+    left = {name: verdict.remaining for name, verdict in limits.peek(key="a").items()}
+    assert left == {"requests": 3, "upstream": 9}
+    with pytest.raises(sl.RequestError, match="reset it for the set"):
+        limits.reset("upstream", key="a")
+    limits.reset()
+    assert limits.peek(key="a")["upstream"].remaining == 10
+
+
 def test_places_are_shared_and_handed_over(tmp_path: Path) -> None:
     limits = opened(tmp_path, sl.Concurrency("in_flight", 1, scope="all_keys"))
     segment = sl.open(tmp_path / "limits")
