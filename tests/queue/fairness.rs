@@ -168,7 +168,9 @@ fn compete(directory: &Path, set: SetDeclaration, work: Duration) {
         forecasts.len(),
     );
     assert!(forecasts.len() >= 20 && predicted >= 100, "too little was seen");
-    assert!(index >= 0.99, "{index}: {gained:?}");
+    // Who is kept off the processor comes back later to the end of the queue, so a busy machine is a little less even. If
+    // one process got everything, this would be 1/16.
+    assert!(index >= 0.9, "{index}: {gained:?}");
     let snapshot = segment.snapshot().expect("a snapshot");
     assert!(snapshot.sets[0].tickets.is_empty() && snapshot.sets[0].holds.is_empty());
 }
