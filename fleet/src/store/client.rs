@@ -17,7 +17,7 @@ use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
 use crate::store::failure::{is_interruption, problem_of};
 use crate::store::sentinels::{self, Named, Sentinels};
-use crate::store::server::{Results, ask_server, field};
+use crate::store::server::{Results, ask_server, ask_together, field};
 use crate::store::timeouts::Timeouts;
 use crate::terms::Terms;
 
@@ -165,11 +165,10 @@ impl StoreClient {
     fn ask_through(&self, link: &mut Link, calls: &[Call<'_>]) -> Result<Results, RedisError> {
         match link {
             Link::Server { connection, run, .. } => {
-                connection.set_read_timeout(Some(self.timeouts.answer))?;
-                connection.set_write_timeout(Some(self.timeouts.answer))?;
+                let deadline = Instant::now() + self.timeouts.answer;
                 let has_sentinels = matches!(self.address.topology, Topology::Sentinel { .. });
                 let calls: Vec<_> = calls.iter().collect();
-                ask_server(connection.as_mut(), run, &self.scripts, has_sentinels, &calls)
+                ask_server(connection, deadline, run, &self.scripts, has_sentinels, &calls)
             }
             Link::Cluster(cluster) => Ok(self.reaching(|reach| cluster.ask(reach, &self.scripts, calls))),
         }
@@ -256,11 +255,9 @@ impl StoreClient {
     fn server_link(&self, node: &Node) -> Result<Link, RedisError> {
         let client = self.server(node, self.settings())?;
         let mut connection = client.get_connection_with_timeout(self.timeouts.connect)?;
-        connection.set_read_timeout(Some(self.timeouts.answer))?;
-        connection.set_write_timeout(Some(self.timeouts.answer))?;
-        let mut pipeline = redis::pipe();
-        pipeline.cmd("INFO").arg("server").cmd("INFO").arg("memory");
-        let told: Results = pipeline.ignore_errors().query(&mut connection)?;
+        let mut questions = redis::pipe();
+        questions.cmd("INFO").arg("server").cmd("INFO").arg("memory");
+        let told = ask_together(&mut connection, Instant::now() + self.timeouts.answer, &questions)?;
         let mut texts = told
             .into_iter()
             .map(|told| told.and_then(|text| Ok(redis::from_redis_value::<String>(text)?)));

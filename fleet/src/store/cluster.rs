@@ -11,7 +11,7 @@ use redis::{Client, Connection, ErrorKind, RedisError, ServerErrorKind, Value};
 use super::address::Node;
 use super::calls::{Call, Scripts};
 use super::failure::is_interruption;
-use super::server::{Results, ask_server};
+use super::server::{Results, ask_server, ask_together};
 use super::slots::{self, Slots, redirected, slot_of};
 use super::timeouts::Timeouts;
 
@@ -45,7 +45,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Connects to all of the given servers at the same time, until one of them has answered where the slots are, for
+    /// Connects to all of the given servers at the same time, until one of them has said where the slots are, for
     /// at most both timeouts together.
     pub(super) fn connect(reach: &Reach<'_>, nodes: &[Node]) -> Result<Self, RedisError> {
         let deadline = Instant::now() + reach.timeouts.connect + reach.timeouts.answer;
@@ -90,17 +90,17 @@ impl Cluster {
     }
 
     /// Makes each call at the server that has its keys, at all servers at the same time. Takes no longer than to connect
-    /// and twice the timeout of answers.
+    /// and three times the timeout of answers.
     pub(super) fn ask(&mut self, reach: &Reach<'_>, scripts: &Scripts, calls: &[Call<'_>]) -> Results {
         let longest = reach.timeouts.connect + 2 * reach.timeouts.answer;
-        let mut deadline = Instant::now() + longest;
         while let Ok((node, opened)) = self.opened.try_recv() {
             self.take_in(node, opened);
         }
         if self.is_in_doubt {
             // If none answers, the slots that are known have to do.
-            let _ = self.find_slots(reach, deadline);
+            let _ = self.find_slots(reach, Instant::now() + reach.timeouts.answer);
         }
+        let mut deadline = Instant::now() + longest;
         let mut results: Results = calls.iter().map(|_| Err(no_server())).collect();
         let mut parts = HashMap::<Node, Vec<usize>>::new();
         for (position, call) in calls.iter().enumerate() {
@@ -111,6 +111,7 @@ impl Cluster {
         // What was redirected, or sent over a connection that its server had closed, is sent once more. The requests are
         // the same, so a server may see them twice.
         let (mut again, mut moving) = (HashMap::<Node, Vec<usize>>::new(), Vec::new());
+        let mut has_moved = false;
         for (node, position, result) in self.ask_at_once(reach, deadline, scripts, calls, parts) {
             if let Err(error) = &result {
                 if is_interruption(error) {
@@ -118,6 +119,7 @@ impl Cluster {
                 }
                 match error.kind() {
                     ErrorKind::Server(ServerErrorKind::Moved) => {
+                        has_moved = true;
                         if let Some(node) = redirected(error, &node) {
                             again.entry(node).or_default().push(position);
                         }
@@ -137,7 +139,8 @@ impl Cluster {
         for (node, position) in moving {
             results[position] = self.ask_where_it_moves(reach, deadline, &calls[position], &node);
         }
-        self.is_in_doubt = results.iter().any(Result::is_err)
+        self.is_in_doubt = has_moved
+            || results.iter().any(Result::is_err)
             || self.lines.values().any(|line| !matches!(line, Line::Open(_)));
         results
     }
@@ -151,6 +154,9 @@ impl Cluster {
         calls: &[Call<'_>],
         parts: HashMap<Node, Vec<usize>>,
     ) -> Vec<(Node, usize, Result<Value, RedisError>)> {
+        if parts.is_empty() {
+            return Vec::new();
+        }
         self.await_lines(reach, deadline, parts.keys());
         let mut outcomes = Vec::new();
         let mut open = Vec::new();
@@ -167,22 +173,24 @@ impl Cluster {
                             .iter()
                             .map(|&position| (node.clone(), position, Err(failure.clone()))),
                     );
-                    if !is_worth_another(&failure) {
-                        self.lines.extend(line.map(|line| (node, line)));
-                    }
+                    let line = match line {
+                        // The repetition waits for it.
+                        Some(Line::Opening { .. }) if is_worth_another(&failure) => {
+                            Some(Line::Opening { after: None })
+                        }
+                        line => line.filter(|_| !is_worth_another(&failure)),
+                    };
+                    self.lines.extend(line.map(|line| (node, line)));
                 }
             }
         }
-        let answer = left_until(deadline).min(reach.timeouts.answer);
+        let deadline = deadline.min(Instant::now() + reach.timeouts.answer);
         let asked: Vec<Result<Results, RedisError>> = thread::scope(|scope| {
             let threads: Vec<_> = open
                 .iter_mut()
                 .map(|(_, positions, connection)| {
                     let calls: Vec<_> = positions.iter().map(|&position| &calls[position]).collect();
-                    let asking = move || {
-                        limit(connection, answer)?;
-                        ask_server(connection.as_mut(), "", scripts, false, &calls)
-                    };
+                    let asking = move || ask_server(connection, deadline, "", scripts, false, &calls);
                     thread::Builder::new().spawn_scoped(scope, asking)
                 })
                 .collect();
@@ -195,19 +203,17 @@ impl Cluster {
         });
         for ((node, positions, connection), asked) in open.into_iter().zip(asked) {
             let results = match asked {
-                Ok(results) => results,
-                Err(error) => positions.iter().map(|_| Err(error.clone())).collect(),
-            };
-            let broken = results
-                .iter()
-                .find_map(|result| result.as_ref().err().filter(|error| error.is_io_error()).cloned());
-            match broken {
-                None => {
+                Ok(results) => {
                     self.lines.insert(node.clone(), Line::Open(connection));
+                    results
                 }
-                Some(error) if is_worth_another(&error) => {}
-                Some(error) => self.open(reach, &node, Some(error)),
-            }
+                Err(error) => {
+                    if !is_worth_another(&error) {
+                        self.open(reach, &node, Some(error.clone()));
+                    }
+                    positions.iter().map(|_| Err(error.clone())).collect()
+                }
+            };
             let of_node = positions.into_iter().zip(results);
             outcomes.extend(of_node.map(|(position, result)| (node.clone(), position, result)));
         }
@@ -229,9 +235,8 @@ impl Cluster {
         };
         let mut pipeline = redis::pipe();
         pipeline.cmd("ASKING").add_command(call.with_text(""));
-        let asked = limit(connection, left_until(deadline).min(reach.timeouts.answer))
-            .and_then(|()| pipeline.ignore_errors().query::<Results>(connection.as_mut()));
-        match asked {
+        let deadline = deadline.min(Instant::now() + reach.timeouts.answer);
+        match ask_together(connection, deadline, &pipeline) {
             Ok(mut results) => results.pop().unwrap_or_else(|| Err(no_server())),
             Err(error) => {
                 self.open(reach, node, Some(error.clone()));
@@ -268,8 +273,8 @@ impl Cluster {
             };
             self.take_in(node, opened);
         }
-        for line in self.lines.values_mut() {
-            if let Line::Opening { after } = line {
+        for node in nodes {
+            if let Some(Line::Opening { after }) = self.lines.get_mut(node) {
                 after.get_or_insert_with(timed_out);
             }
         }
@@ -281,7 +286,7 @@ impl Cluster {
             let (node, opener, timeout) = (node.clone(), self.opener.clone(), reach.timeouts.connect);
             let connect = move || {
                 // An error means that nobody wants the connection any more.
-                let _ = opener.send((node, client.get_connection_with_timeout(timeout)));
+                let _ = opener.send((node, connect(&client, timeout)));
             };
             let thread = thread::Builder::new().name("shmlimit-fleet".to_owned());
             Ok(thread.spawn(connect).map(drop)?)
@@ -292,8 +297,8 @@ impl Cluster {
     }
 
     fn take_in(&mut self, node: Node, opened: Opened) {
-        // A server without slots is not needed any more.
-        if let Some(line) = self.lines.get_mut(&node) {
+        // A server without slots is not needed any more, and an earlier thread may have connected to it already.
+        if let Some(line @ Line::Opening { .. }) = self.lines.get_mut(&node) {
             *line = match opened {
                 Ok(connection) => Line::Open(Box::new(connection)),
                 Err(error) => Line::Failed(error),
@@ -313,33 +318,36 @@ impl Cluster {
             let Some(Line::Open(connection)) = self.lines.get_mut(&node) else {
                 continue;
             };
-            let answer = limit(connection, left_until(deadline).min(reach.timeouts.answer))
-                .and_then(|()| slots::question().query(connection.as_mut()))
-                .and_then(|answer| Slots::read(answer, &node));
-            match answer {
+            let deadline = deadline.min(Instant::now() + reach.timeouts.answer);
+            let answer = match ask_together(connection, deadline, &slots::question()) {
+                Ok(mut answers) => answers.pop().unwrap_or_else(|| Err(no_server())),
+                Err(error) => {
+                    self.open(reach, &node, Some(error.clone()));
+                    Err(error)
+                }
+            };
+            match answer.and_then(|answer| Slots::read(answer, &node)) {
                 Ok(slots) => {
                     self.lines.retain(|node, _| slots.include(node));
                     self.slots = slots;
+                    self.is_in_doubt = false;
                     return Ok(());
                 }
-                Err(error) => {
-                    if error.is_io_error() {
-                        self.open(reach, &node, Some(error.clone()));
-                    }
-                    failure = Some(error);
-                }
+                Err(error) => failure = Some(error),
             }
         }
         Err(failure)
     }
 }
 
-/// How long the network may take for each command from now on.
-fn limit(connection: &Connection, time: Duration) -> Result<(), RedisError> {
-    // A timeout of zero would mean none.
-    let time = Some(time.max(Duration::from_millis(1)));
-    connection.set_read_timeout(time)?;
-    connection.set_write_timeout(time)
+/// Connects to a server that answers. The kernel accepts a connection for a server that is stopped, and without a password
+/// the client library sends nothing.
+fn connect(client: &Client, timeout: Duration) -> Opened {
+    let deadline = Instant::now() + timeout;
+    let mut connection = client.get_connection_with_timeout(timeout)?;
+    // Whatever it says: what is wrong is found when it is asked for something.
+    ask_together(&mut connection, deadline, &slots::question())?;
+    Ok(connection)
 }
 
 fn left_until(deadline: Instant) -> Duration {

@@ -1,29 +1,67 @@
 //! Calls of scripts at one server.
 
-use redis::{Cmd, ConnectionLike, ErrorKind, RedisError, ServerErrorKind, Value};
+use std::time::{Duration, Instant};
+
+use redis::{Connection, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 
 use super::calls::{Call, Scripts};
 
 /// A result for each call.
 pub(super) type Results = Vec<Result<Value, RedisError>>;
 
-/// Calls scripts of one server. `checks_role`: the answers only count if the server then still is a primary, also in its
-/// own view. Where it is not, it may have been told so before it granted anything.
+/// Sends commands together and reads an answer to each, until `deadline`. The errors among the answers are those of the
+/// server.
+///
+/// # Errors
+///
+/// What was wrong with the connection, which is of no use any more: an answer may still be on its way.
+pub(super) fn ask_together(
+    connection: &mut Connection,
+    deadline: Instant,
+    commands: &Pipeline,
+) -> Result<Results, RedisError> {
+    limit(connection, deadline)?;
+    connection.send_packed_command(&commands.get_packed_pipeline())?;
+    let mut results = Results::with_capacity(commands.len());
+    while results.len() < commands.len() {
+        // `Pipeline::query` would wait anew for each answer, also after one was too late.
+        limit(connection, deadline)?;
+        match connection.recv_response()? {
+            Value::Push { .. } => {}
+            Value::ServerError(error) => results.push(Err(error.into())),
+            answer => results.push(Ok(answer)),
+        }
+    }
+    Ok(results)
+}
+
+/// How long the network may take from now on.
+fn limit(connection: &Connection, deadline: Instant) -> Result<(), RedisError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    // A timeout of zero would mean none.
+    let left = Some(left.max(Duration::from_millis(1)));
+    connection.set_read_timeout(left)?;
+    connection.set_write_timeout(left)
+}
+
+/// Calls scripts of one server, until `deadline`. `checks_role`: the answers only count if the server then still is a
+/// primary, also in its own view. Where it is not, it may have been told so before it granted anything.
 pub(super) fn ask_server(
-    connection: &mut dyn ConnectionLike,
+    connection: &mut Connection,
+    deadline: Instant,
     run: &str,
     scripts: &Scripts,
     checks_role: bool,
     calls: &[&Call<'_>],
 ) -> Result<Results, RedisError> {
-    let mut pipeline = redis::pipe();
+    let mut commands = redis::pipe();
     for call in calls {
-        pipeline.add_command(call.by_hash(scripts, run));
+        commands.add_command(call.by_hash(scripts, run));
     }
     if checks_role {
-        pipeline.cmd("INFO").arg("replication");
+        commands.cmd("INFO").arg("replication");
     }
-    let mut results: Results = pipeline.ignore_errors().query(connection)?;
+    let mut results = ask_together(connection, deadline, &commands)?;
     if checks_role && results.pop().is_some_and(|role| is_replica(&role)) {
         let reason = "its role is no longer that of the primary";
         return Err((ErrorKind::Server(ServerErrorKind::ReadOnly), reason).into());
@@ -31,12 +69,7 @@ pub(super) fn ask_server(
     for (result, call) in results.iter_mut().zip(calls) {
         if is_missing_script(result) {
             // One before it may have brought the script.
-            let called = call_anyway(connection, call, scripts, run);
-            if called.as_ref().is_err_and(RedisError::is_io_error) {
-                // Those that follow would wait for as long.
-                return called.map(|value| vec![Ok(value)]);
-            }
-            *result = called;
+            *result = call_anyway(connection, deadline, call, scripts, run)?;
         }
     }
     Ok(results)
@@ -44,17 +77,23 @@ pub(super) fn ask_server(
 
 /// Calls a script by its hash, and with its text if the server does not have it. It has it from then on.
 fn call_anyway(
-    connection: &mut dyn ConnectionLike,
+    connection: &mut Connection,
+    deadline: Instant,
     call: &Call<'_>,
     scripts: &Scripts,
     run: &str,
-) -> Result<Value, RedisError> {
-    let mut ask = |command: Cmd| connection.req_command(&command).and_then(Value::extract_error);
-    let result = ask(call.by_hash(scripts, run));
+) -> Result<Result<Value, RedisError>, RedisError> {
+    let mut ask = |command| {
+        let mut commands = redis::pipe();
+        commands.add_command(command);
+        let mut results = ask_together(connection, deadline, &commands)?;
+        Ok(results.pop().unwrap_or(Ok(Value::Nil)))
+    };
+    let result = ask(call.by_hash(scripts, run))?;
     if is_missing_script(&result) {
         return ask(call.with_text(run));
     }
-    result
+    Ok(result)
 }
 
 fn is_missing_script(result: &Result<Value, RedisError>) -> bool {

@@ -1,6 +1,6 @@
 //! Which server of a cluster has which keys.
 
-use redis::{Cmd, ErrorKind, RedisError, Value};
+use redis::{ErrorKind, Pipeline, RedisError, Value};
 
 use super::address::Node;
 
@@ -11,10 +11,10 @@ const SLOTS: u16 = 16_384;
 pub(super) struct Slots(Vec<(u16, u16, Node)>);
 
 /// The question to any server of a cluster.
-pub(super) fn question() -> Cmd {
-    let mut command = redis::cmd("CLUSTER");
-    command.arg("SLOTS");
-    command
+pub(super) fn question() -> Pipeline {
+    let mut question = redis::pipe();
+    question.cmd("CLUSTER").arg("SLOTS");
+    question
 }
 
 impl Slots {

@@ -21,6 +21,8 @@ const TIMEOUTS: Timeouts = Timeouts {
     answer: Duration::from_secs(5),
 };
 const EXCHANGES: u64 = 60;
+/// As many waits of one timeout each would take longer, too.
+const MANY: usize = 100;
 
 /// A server that is stopped, and goes on at the end.
 struct Stopped(Pid);
@@ -37,6 +39,32 @@ impl Drop for Stopped {
     fn drop(&mut self) {
         let _ = kill(self.0, Signal::SIGCONT);
     }
+}
+
+/// The same with many limits of the server that is silent, each of which is a call, cost one wait.
+#[test]
+fn many_limits_of_a_silent_server_cost_as_much_as_one() {
+    let Some(program) = server_program() else { return };
+    let servers = start(&program);
+    let keys = (0..).map(|number| format!("org/{number}"));
+    let mut requests: Vec<_> = keys
+        .filter(|key| index_of(&servers, &store_key(key)) == 1)
+        .map(|key| of_key(&key, 1))
+        .take(MANY)
+        .collect();
+    let credentials = Credentials::none().with_password(PASSWORD);
+    let url = url([&servers[0]]);
+    let mut client = StoreClient::new(url.parse().expect("valid"), credentials, TIMEOUTS);
+    assert!(outcomes(&mut client, &requests).iter().all(Result::is_ok));
+    let stopped = Stopped::new(&servers[1]);
+    for (request, _) in &mut requests {
+        request.sequence = 2;
+    }
+    let begun = Instant::now();
+    let timed_out = |outcome: &Result<u64, _>| *outcome == Err(StoreProblem::TimedOut);
+    assert!(outcomes(&mut client, &requests).iter().all(timed_out));
+    assert!(begun.elapsed() < DEADLINE, "each of them is waited for");
+    drop(stopped);
 }
 
 /// A request for a limit of each server, whose index it has.
