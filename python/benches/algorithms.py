@@ -8,8 +8,6 @@ shows how many calls were admitted in the two seconds before each instant, which
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import chart
@@ -61,12 +59,5 @@ def picture() -> str:
     return chart.picture(960, 190, lines)
 
 
-def main() -> None:
-    """Draws it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--picture", type=Path, required=True, help="where to draw it")
-    parser.parse_args().picture.write_text(picture())
-
-
 if __name__ == "__main__":
-    main()
+    chart.main(__doc__, picture)

@@ -1,9 +1,11 @@
-"""The pictures in the documentation: panels side by side, each with curves over seconds."""
+"""The pictures in the documentation, and panels side by side, each with curves over seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 TOP = 34
 
@@ -46,3 +48,10 @@ def picture(width: float, height: float, lines: Iterable[str]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
         'font-family="sans-serif" font-size="11" fill="#777">\n' + "\n".join(lines) + "\n</svg>\n"
     )
+
+
+def main(description: str | None, draw: Callable[[], str]) -> None:
+    """Runs a program that only draws a picture, where `--picture` says."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--picture", type=Path, required=True, help="where to draw it")
+    parser.parse_args().picture.write_text(draw())

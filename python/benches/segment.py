@@ -8,7 +8,6 @@ pieces have to add up to what the entry says.
 
 from __future__ import annotations
 
-import argparse
 import re
 import tempfile
 from dataclasses import dataclass
@@ -184,12 +183,5 @@ def picture() -> str:
     return chart.picture(960, TOP + len(shard) * ROW_HEIGHT + 10, lines)
 
 
-def main() -> None:
-    """Draws it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--picture", type=Path, required=True, help="where to draw it")
-    parser.parse_args().picture.write_text(picture())
-
-
 if __name__ == "__main__":
-    main()
+    chart.main(__doc__, picture)

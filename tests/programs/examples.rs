@@ -47,7 +47,7 @@ fn the_fleet_sends_no_more_than_the_limit_and_gets_the_place_of_the_killed_worke
     );
 }
 
-/// The gateway of the examples, on a port and a segment of its own.
+/// The example gateway, with a port and a segment of its own.
 struct Gateway {
     process: Child,
     address: String,

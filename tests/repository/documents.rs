@@ -191,54 +191,46 @@ fn the_readme_is_short() {
     assert!(lines <= 150, "{lines} lines: what is for later goes into docs/");
 }
 
-/// The most lines that a page of `docs/how-to/` may have.
-const PAGE_LINES: usize = 80;
-
 #[test]
 fn pages_of_one_job_are_short_and_listed() {
-    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/how-to");
-    let index = fs::read_to_string(pages.join("README.md")).expect("text");
-    for entry in fs::read_dir(&pages).expect("a directory") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-        let lines = fs::read_to_string(&path).expect("text").lines().count();
-        assert!(
-            lines <= PAGE_LINES,
-            "{name} has {lines} lines: at most {PAGE_LINES}"
-        );
-        assert!(
-            name == "README.md" || index.contains(&format!("]({name})")),
-            "docs/how-to/README.md lists the pages, without {name}"
-        );
-    }
+    check_short_and_listed("docs/how-to", 80, "docs/how-to/README.md", "");
 }
-
-/// The most lines that a program in `examples/` may have.
-const EXAMPLE_LINES: usize = 60;
 
 #[test]
 fn examples_are_short_and_listed_in_the_readme() {
+    let programs = check_short_and_listed("examples", 60, "README.md", "examples/");
+    assert_eq!(programs, 6, "README.md says how many");
+}
+
+/// Checks that no file of a directory has more lines than `most_lines`, and that `index` links each of them by its name
+/// after `prefix`. Returns how many these are: neither the index itself nor what a program declares counts.
+fn check_short_and_listed(directory: &str, most_lines: usize, index: &str, prefix: &str) -> usize {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let readme = fs::read_to_string(root.join("README.md")).expect("text");
-    let mut programs = 0;
-    for entry in fs::read_dir(root.join("examples")).expect("a directory") {
+    let index = root.join(index);
+    let text = fs::read_to_string(&index).expect("text");
+    let mut listed = 0;
+    for entry in fs::read_dir(root.join(directory)).expect("a directory") {
         let path = entry.expect("an entry").path();
         if path.extension().is_some_and(|extension| extension == "toml") {
-            continue; // what a program declares
+            continue;
         }
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         let lines = fs::read_to_string(&path).expect("text").lines().count();
         assert!(
-            lines <= EXAMPLE_LINES,
-            "{name} has {lines} lines: at most {EXAMPLE_LINES}"
+            lines <= most_lines,
+            "{name} has {lines} lines: at most {most_lines}"
         );
+        if path == index {
+            continue;
+        }
         assert!(
-            readme.contains(&format!("](examples/{name})")),
-            "README.md lists the examples, without {name}"
+            text.contains(&format!("]({prefix}{name})")),
+            "{} lists the files of {directory}, without {name}",
+            index.display()
         );
-        programs += 1;
+        listed += 1;
     }
-    assert_eq!(programs, 6, "README.md says how many");
+    listed
 }
 
 fn sources_below(directory: &Path, found: &mut Vec<PathBuf>) {

@@ -67,7 +67,7 @@ fn many_limits_of_a_silent_server_cost_as_much_as_one() {
     drop(stopped);
 }
 
-/// A request for a limit of each server, whose index it has.
+/// A request for one limit of each server, in the order of the servers.
 fn one_of_each(servers: &[Server], sequence: u64) -> Vec<(LeaseRequest, Terms)> {
     (0..servers.len())
         .map(|index| {

@@ -220,7 +220,7 @@ impl View {
         let holds = self.holds.iter().map(User::from);
         let users: Vec<User<'_>> = holds
             .chain(self.tickets.iter().map(User::from))
-            // It is the key that is shown, and all its requests have its share.
+            // The view is of one key, whose share is that of all its requests.
             .map(|user| User {
                 key: None,
                 in_order: None,
