@@ -160,8 +160,14 @@ impl std::error::Error for Refusal {}
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = self.set.name();
+        let (set, engine_set) = (self.set.name(), self.set.engine_set());
         match (self.reason(), self.binding()) {
+            (RefusalReason::Throttled, _) if engine_set.has_overall() => {
+                write!(f, "set `{set}` or this key of it is throttled")?;
+            }
+            (RefusalReason::Throttled, _) if engine_set.is_keyed() => {
+                write!(f, "this key of set `{set}` is throttled")?;
+            }
             (RefusalReason::Throttled, _) => write!(f, "set `{set}` is throttled")?,
             (RefusalReason::QueueFull, _) => write!(f, "the queue of set `{set}` is full")?,
             (_, Some(limit)) => write!(f, "set `{set}` refused by limit `{limit}`")?,

@@ -99,6 +99,8 @@ fn throttles_one_key_and_keeps_its_row_until_then() {
     let throttled = set.request().for_key("throttled").expect("keyed");
     let mut permit = expect_permit(throttled.try_acquire());
     permit.throttled(HALF).expect("works");
+    let refusal = expect_refusal(throttled.try_acquire()).to_string();
+    assert!(refusal.starts_with("this key of set `"), "{refusal}");
     let reason = || throttled.check().expect("works").reason();
     assert_eq!(reason(), Some(RefusalReason::Throttled));
 

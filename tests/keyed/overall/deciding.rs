@@ -235,6 +235,10 @@ fn what_is_done_to_a_key_is_not_done_to_what_all_keys_have_together() {
     key.throttle(Duration::from_secs(5)).expect("works");
     let refused = ask("a", &request).expect_err("throttled");
     assert_eq!(refused.reason(), RefusalReason::Throttled);
+    assert!(
+        refused.to_string().contains(" or this key of it is throttled"),
+        "{refused}"
+    );
     assert!(is_admitted(&request, "b"), "which another key is not");
 
     set.throttle(Duration::from_secs(20)).expect("works");

@@ -77,6 +77,26 @@ fn declared(path: &Path, set: usize, limit: usize) -> Value {
 }
 
 #[test]
+fn what_is_in_force_is_printed_as_a_declaration_that_changes_nothing() {
+    let directory = directory();
+    let path = create(directory.path());
+    set(&path, &["api", "requests", "capacity=20"]).ended(0);
+    let sets = directory.path().join("sets.d");
+    run(["create", text(&sets), text(&directory.path().join("limits.toml"))]).ended(0);
+    for segment in [&path, &sets] {
+        let printed = run(["inspect", "--toml", text(segment)]).ended(0).stdout;
+        assert_eq!(
+            apply(segment, &printed, &[]).ended(0).stdout,
+            "nothing to change\n"
+        );
+        let copy = directory.path().join("copy");
+        run(["create", text(&copy), &write(directory.path(), &printed)]).ended(0);
+        assert_eq!(run(["inspect", "--toml", text(&copy)]).ended(0).stdout, printed);
+        fs::remove_file(copy).expect("removed");
+    }
+}
+
+#[test]
 fn each_change_is_told_with_what_was_before() {
     let directory = directory();
     let path = create(directory.path());

@@ -31,6 +31,13 @@ pub struct Inspect {
     #[command(flatten)]
     reveal: Reveal,
 
+    /// Print only the declaration in force, as TOML
+    ///
+    /// With every default written out, for `limitctl create` and `limitctl apply`. This is how to get a declaration that
+    /// a program has made, or that was edited.
+    #[arg(long, conflicts_with_all = ["json", "reveal"])]
+    toml: bool,
+
     #[command(flatten)]
     looking: Looking,
 }
@@ -53,6 +60,10 @@ impl Inspect {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let path = &self.looking.segment.path;
         let reader = SegmentReader::open(path)?;
+        if self.toml {
+            output::print(&reader.declaration().to_toml()?)?;
+            return Ok(ExitCode::DONE);
+        }
         let mut snapshot = reader.snapshot()?;
         snapshot.path = human::as_text(path);
         self.reveal.users(&mut snapshot);
