@@ -47,7 +47,7 @@ pub enum AddressError {
 debug_is_message!(AddressError);
 
 /// A server, or a sentinel that knows servers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Node {
     pub(crate) host: String,
     pub(crate) port: u16,

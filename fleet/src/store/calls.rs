@@ -94,11 +94,15 @@ impl<'a> Call<'a> {
 
     /// The call with the text of the script, which the server keeps for later calls by its hash.
     pub(super) fn with_text(&self, run: &str) -> Cmd {
-        let text = match self {
+        self.command("EVAL", self.script(), run)
+    }
+
+    /// The text of its script.
+    pub(super) fn script(&self) -> &'static str {
+        match self {
             Self::Lease { .. } => LEASE_SCRIPT,
             Self::Keyed { .. } => KEYED_SCRIPT,
-        };
-        self.command("EVAL", text, run)
+        }
     }
 
     fn command(&self, name: &str, script: &str, run: &str) -> Cmd {

@@ -1,8 +1,9 @@
 //! A cluster: a connection to each of its servers, so that none of them keeps the others from answering.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,8 +38,12 @@ enum Line {
 /// exchanges with the others go on.
 pub(super) struct Cluster {
     slots: Slots,
-    /// Something has failed since the slots were last asked for, so that others may have them now.
-    is_in_doubt: bool,
+    /// The servers that the URL names. One of them may know more than those that have slots.
+    named: Vec<Node>,
+    /// What failed since the slots were last asked for. Others may have its slots now.
+    doubted: HashSet<Node>,
+    /// Who said last where the slots are.
+    informant: Option<Node>,
     lines: HashMap<Node, Line>,
     opened: Receiver<(Node, Opened)>,
     opener: Sender<(Node, Opened)>,
@@ -52,7 +57,9 @@ impl Cluster {
         let (opener, opened) = mpsc::channel();
         let mut cluster = Self {
             slots: Slots::default(),
-            is_in_doubt: true,
+            named: nodes.to_vec(),
+            doubted: HashSet::new(),
+            informant: None,
             lines: HashMap::new(),
             opened,
             opener,
@@ -96,30 +103,33 @@ impl Cluster {
         while let Ok((node, opened)) = self.opened.try_recv() {
             self.take_in(node, opened);
         }
-        if self.is_in_doubt {
+        let places: Vec<_> = calls.iter().map(|call| slot_of(&call.place())).collect();
+        if self.is_in_doubt(&places) {
             // If none answers, the slots that are known have to do.
             let _ = self.find_slots(reach, Instant::now() + reach.timeouts.answer);
+            for node in self.named.clone() {
+                self.open_again(reach, &node);
+            }
         }
         let mut deadline = Instant::now() + longest;
         let mut results: Results = calls.iter().map(|_| Err(no_server())).collect();
         let mut parts = HashMap::<Node, Vec<usize>>::new();
-        for (position, call) in calls.iter().enumerate() {
-            if let Some(node) = self.slots.server_of(slot_of(&call.place())) {
+        for (position, slot) in places.into_iter().enumerate() {
+            if let Some(node) = self.slots.server_of(slot) {
                 parts.entry(node.clone()).or_default().push(position);
             }
         }
         // What was redirected, or sent over a connection that its server had closed, is sent once more. The requests are
         // the same, so a server may see them twice.
         let (mut again, mut moving) = (HashMap::<Node, Vec<usize>>::new(), Vec::new());
-        let mut has_moved = false;
         for (node, position, result) in self.ask_at_once(reach, deadline, scripts, calls, parts) {
             if let Err(error) = &result {
                 if is_interruption(error) {
                     deadline = Instant::now() + longest;
                 }
+                self.note_doubt(&node, error);
                 match error.kind() {
                     ErrorKind::Server(ServerErrorKind::Moved) => {
-                        has_moved = true;
                         if let Some(node) = redirected(error, &node) {
                             again.entry(node).or_default().push(position);
                         }
@@ -133,16 +143,31 @@ impl Cluster {
             }
             results[position] = result;
         }
-        for (_, position, result) in self.ask_at_once(reach, deadline, scripts, calls, again) {
+        for (node, position, result) in self.ask_at_once(reach, deadline, scripts, calls, again) {
+            if let Err(error) = &result {
+                self.note_doubt(&node, error);
+            }
             results[position] = result;
         }
         for (node, position) in moving {
             results[position] = self.ask_where_it_moves(reach, deadline, &calls[position], &node);
         }
-        self.is_in_doubt = has_moved
-            || results.iter().any(Result::is_err)
-            || self.lines.values().any(|line| !matches!(line, Line::Open(_)));
         results
+    }
+
+    /// Whether somebody else may have a slot that is asked for. While a server is out, exchanges with the others go on
+    /// without a question.
+    fn is_in_doubt(&self, slots: &[u16]) -> bool {
+        let servers = slots.iter().map(|slot| self.slots.server_of(*slot));
+        let mut servers = servers.collect::<HashSet<_>>().into_iter();
+        servers.any(|server| server.is_none_or(|server| self.doubted.contains(server)))
+    }
+
+    /// Notes what a server said instead of an answer, or that it said nothing.
+    fn note_doubt(&mut self, node: &Node, error: &RedisError) {
+        if tells_of_slots(error) {
+            self.doubted.insert(node.clone());
+        }
     }
 
     /// Makes calls at several servers at the same time. What has failed is connected to again.
@@ -185,22 +210,13 @@ impl Cluster {
             }
         }
         let deadline = deadline.min(Instant::now() + reach.timeouts.answer);
-        let asked: Vec<Result<Results, RedisError>> = thread::scope(|scope| {
-            let threads: Vec<_> = open
-                .iter_mut()
-                .map(|(_, positions, connection)| {
-                    let calls: Vec<_> = positions.iter().map(|&position| &calls[position]).collect();
-                    let asking = move || ask_server(connection, deadline, "", scripts, false, &calls);
-                    thread::Builder::new().spawn_scoped(scope, asking)
-                })
-                .collect();
-            let of_thread = |thread: io::Result<thread::ScopedJoinHandle<'_, _>>| {
-                thread?
-                    .join()
-                    .unwrap_or_else(|_| Err(io::Error::other("a thread panicked").into()))
-            };
-            threads.into_iter().map(of_thread).collect()
-        });
+        let asked = at_once(
+            thread::Builder::new,
+            open.iter_mut().map(|(_, positions, connection)| {
+                let calls: Vec<_> = positions.iter().map(|&position| &calls[position]).collect();
+                move || ask_server(connection, deadline, "", scripts, false, &calls)
+            }),
+        );
         for ((node, positions, connection), asked) in open.into_iter().zip(asked) {
             let results = match asked {
                 Ok(results) => {
@@ -237,7 +253,11 @@ impl Cluster {
         pipeline.cmd("ASKING").add_command(call.with_text(""));
         let deadline = deadline.min(Instant::now() + reach.timeouts.answer);
         match ask_together(connection, deadline, &pipeline) {
-            Ok(mut results) => results.pop().unwrap_or_else(|| Err(no_server())),
+            // Without permission for the first command, the server would only say that the slot is elsewhere.
+            Ok(results) => results
+                .into_iter()
+                .reduce(|asking, answer| asking.and(answer))
+                .unwrap_or_else(|| Err(no_server())),
             Err(error) => {
                 self.open(reach, node, Some(error.clone()));
                 Err(error)
@@ -255,14 +275,7 @@ impl Cluster {
         let deadline = deadline.min(Instant::now() + reach.timeouts.connect);
         let nodes: Vec<_> = nodes.into_iter().collect();
         for node in &nodes {
-            match self.lines.get(node) {
-                None => self.open(reach, node, None),
-                Some(Line::Failed(error)) => {
-                    let error = error.clone();
-                    self.open(reach, node, Some(error));
-                }
-                Some(_) => {}
-            }
+            self.open_again(reach, node);
         }
         while nodes
             .iter()
@@ -280,19 +293,32 @@ impl Cluster {
         }
     }
 
+    /// Connects to a server, unless it is connected or a thread is at it.
+    fn open_again(&mut self, reach: &Reach<'_>, node: &Node) {
+        match self.lines.get(node) {
+            None => self.open(reach, node, None),
+            Some(Line::Failed(error)) => {
+                let error = error.clone();
+                self.open(reach, node, Some(error));
+            }
+            Some(_) => {}
+        }
+    }
+
     fn open(&mut self, reach: &Reach<'_>, node: &Node, after: Option<RedisError>) {
         self.lines.insert(node.clone(), Line::Opening { after });
-        let connecting = (reach.client)(node).and_then(|client| {
-            let (node, opener, timeout) = (node.clone(), self.opener.clone(), reach.timeouts.connect);
-            let connect = move || {
-                // An error means that nobody wants the connection any more.
-                let _ = opener.send((node, connect(&client, timeout)));
-            };
-            let thread = thread::Builder::new().name("shmlimit-fleet".to_owned());
-            Ok(thread.spawn(connect).map(drop)?)
-        });
-        if let Err(error) = connecting {
-            self.lines.insert(node.clone(), Line::Failed(error));
+        match (reach.client)(node) {
+            Ok(client) => {
+                let (node, opener, timeout) = (node.clone(), self.opener.clone(), reach.timeouts.connect);
+                let connect = move || {
+                    // An error means that nobody wants the connection any more.
+                    let _ = opener.send((node.clone(), connect(&client, timeout)));
+                };
+                beside(thread::Builder::new(), connect);
+            }
+            Err(error) => {
+                self.lines.insert(node.clone(), Line::Failed(error));
+            }
         }
     }
 
@@ -308,14 +334,23 @@ impl Cluster {
 
     /// Asks one server after the other that is connected where the slots are, until one knows.
     ///
+    /// The one that said it last is asked last: it may be cut off from the others, and go on naming servers that no longer
+    /// have the slots. An answer has no epoch that would tell; but by a wrong one calls fail, so the next server is asked.
+    ///
     /// # Errors
     ///
     /// What the last one said, if any is connected.
     fn find_slots(&mut self, reach: &Reach<'_>, deadline: Instant) -> Result<(), Option<RedisError>> {
+        let mut nodes: Vec<_> = self.lines.keys().cloned().collect();
+        nodes.sort_unstable();
+        let next = nodes.partition_point(|node| Some(node) <= self.informant.as_ref());
+        nodes.rotate_left(next);
         let mut failure = None;
-        let nodes: Vec<_> = self.lines.keys().cloned().collect();
         for node in nodes {
-            let Some(Line::Open(connection)) = self.lines.get_mut(&node) else {
+            // Too little time would make a connection fail that is in order.
+            let (Some(Line::Open(connection)), false) =
+                (self.lines.get_mut(&node), left_until(deadline).is_zero())
+            else {
                 continue;
             };
             let deadline = deadline.min(Instant::now() + reach.timeouts.answer);
@@ -328,9 +363,12 @@ impl Cluster {
             };
             match answer.and_then(|answer| Slots::read(answer, &node)) {
                 Ok(slots) => {
-                    self.lines.retain(|node, _| slots.include(node));
+                    let named = &self.named;
+                    self.lines
+                        .retain(|node, _| slots.include(node) || named.contains(node));
                     self.slots = slots;
-                    self.is_in_doubt = false;
+                    self.doubted.clear();
+                    self.informant = Some(node);
                     return Ok(());
                 }
                 Err(error) => failure = Some(error),
@@ -338,6 +376,46 @@ impl Cluster {
         }
         Err(failure)
     }
+}
+
+/// Does something on a thread of its own, or here and now if the system starts none.
+fn beside(thread: thread::Builder, act: impl Fn() + Clone + Send + 'static) {
+    let on_a_thread = act.clone();
+    if thread
+        .name("shmlimit-fleet".to_owned())
+        .spawn(on_a_thread)
+        .is_err()
+    {
+        act();
+    }
+}
+
+/// Asks servers at the same time, each on a thread. Those for which the system starts none are asked one after the other.
+fn at_once<Ask>(
+    thread: impl Fn() -> thread::Builder,
+    asks: impl Iterator<Item = Ask>,
+) -> Vec<Result<Results, RedisError>>
+where
+    Ask: FnMut() -> Result<Results, RedisError> + Send,
+{
+    let asks: Vec<_> = asks.map(Mutex::new).collect();
+    let run = |ask: &Mutex<Ask>| (ask.lock().unwrap_or_else(PoisonError::into_inner))();
+    thread::scope(|scope| {
+        let started: Vec<_> = asks
+            .iter()
+            .map(|ask| {
+                let started = thread().spawn_scoped(scope, move || run(ask));
+                (ask, started)
+            })
+            .collect();
+        let answer = |(ask, thread): (_, io::Result<thread::ScopedJoinHandle<'_, _>>)| match thread {
+            Ok(thread) => thread
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("a thread panicked").into())),
+            Err(_) => run(ask),
+        };
+        started.into_iter().map(answer).collect()
+    })
 }
 
 /// Connects to a server that answers. The kernel accepts a connection for a server that is stopped, and without a password
@@ -360,6 +438,22 @@ fn is_worth_another(error: &RedisError) -> bool {
     is_interruption(error) || (error.is_connection_dropped() && !error.is_connection_refusal())
 }
 
+/// Whether the reason may be that another server has the slot: a connection that failed, but not an error of a server that
+/// is about itself or the call, such as a lack of memory.
+fn tells_of_slots(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Server(kind) => matches!(
+            kind,
+            ServerErrorKind::Moved
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ReadOnly
+        ),
+        ErrorKind::Extension => false,
+        _ => true,
+    }
+}
+
 fn timed_out() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
 }
@@ -367,4 +461,25 @@ fn timed_out() -> RedisError {
 fn no_server() -> RedisError {
     let reason = "no server of the cluster has its slot";
     (ErrorKind::ClusterConnectionNotFound, reason).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With more stack than there is memory, as where the system has no room for another thread.
+    fn no_thread() -> thread::Builder {
+        thread::Builder::new().stack_size(1 << 60)
+    }
+
+    #[test]
+    fn servers_are_connected_to_and_asked_even_if_no_thread_can_be_started() {
+        assert!(no_thread().spawn(|| ()).is_err());
+        let (opener, opened) = mpsc::channel();
+        beside(no_thread(), move || opener.send(7).expect("a receiver"));
+        assert_eq!(opened.try_recv(), Ok(7));
+        let ask = |number| move || Ok(vec![Ok(Value::Int(number))]);
+        let asked = at_once(no_thread, [1, 2].into_iter().map(ask));
+        assert_eq!(asked, [1, 2].map(|number| Ok(vec![Ok(Value::Int(number))])));
+    }
 }

@@ -1,5 +1,6 @@
 //! Calls of scripts at one server.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use redis::{Connection, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
@@ -66,34 +67,47 @@ pub(super) fn ask_server(
         let reason = "its role is no longer that of the primary";
         return Err((ErrorKind::Server(ServerErrorKind::ReadOnly), reason).into());
     }
-    for (result, call) in results.iter_mut().zip(calls) {
-        if is_missing_script(result) {
-            // One before it may have brought the script.
-            *result = call_anyway(connection, deadline, call, scripts, run)?;
-        }
-    }
+    bring_scripts(connection, deadline, run, scripts, calls, &mut results)?;
     Ok(results)
 }
 
-/// Calls a script by its hash, and with its text if the server does not have it. It has it from then on.
-fn call_anyway(
+/// Makes the calls again of which a server does not have the script, all in one pipeline. The first of each script brings
+/// its text, and the server has it from then on.
+fn bring_scripts(
     connection: &mut Connection,
     deadline: Instant,
-    call: &Call<'_>,
-    scripts: &Scripts,
     run: &str,
-) -> Result<Result<Value, RedisError>, RedisError> {
-    let mut ask = |command| {
-        let mut commands = redis::pipe();
-        commands.add_command(command);
-        let mut results = ask_together(connection, deadline, &commands)?;
-        Ok(results.pop().unwrap_or(Ok(Value::Nil)))
-    };
-    let result = ask(call.by_hash(scripts, run))?;
-    if is_missing_script(&result) {
-        return ask(call.with_text(run));
+    scripts: &Scripts,
+    calls: &[&Call<'_>],
+    results: &mut Results,
+) -> Result<(), RedisError> {
+    let missing: Vec<_> = (0..calls.len())
+        .filter(|&position| is_missing_script(&results[position]))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
     }
-    Ok(result)
+    let mut bringers = HashMap::new();
+    let mut commands = redis::pipe();
+    for &position in &missing {
+        let call = calls[position];
+        let bringer = *bringers.entry(call.script()).or_insert(position);
+        commands.add_command(if bringer == position {
+            call.with_text(run)
+        } else {
+            call.by_hash(scripts, run)
+        });
+    }
+    let again = ask_together(connection, deadline, &commands)?;
+    for (position, result) in missing.into_iter().zip(again) {
+        results[position] = if is_missing_script(&result) {
+            // The text was not taken, and what the server said to it is why.
+            results[bringers[calls[position].script()]].clone()
+        } else {
+            result
+        };
+    }
+    Ok(())
 }
 
 fn is_missing_script(result: &Result<Value, RedisError>) -> bool {

@@ -74,3 +74,55 @@ pub fn slot_of(server: &Server, key: &str) -> u16 {
         .query(&mut server.connection())
         .expect("a slot")
 }
+
+/// A slot on its way from one server to another.
+pub struct Move<'a> {
+    slot: u16,
+    from: &'a Server,
+    to: &'a Server,
+}
+
+impl<'a> Move<'a> {
+    /// Moves what is in the slot of a key to the next server. The slot itself stays until the move ends.
+    pub fn begin(servers: &'a [Server], key: &str) -> Self {
+        let index = index_of(servers, key);
+        let (from, to) = (&servers[index], &servers[(index + 1) % servers.len()]);
+        let moving = Self {
+            slot: slot_of(from, key),
+            from,
+            to,
+        };
+        moving.set(to, "IMPORTING", from);
+        moving.set(from, "MIGRATING", to);
+        let mut connection = from.connection();
+        let names: Vec<String> = redis::cmd("CLUSTER")
+            .arg("GETKEYSINSLOT")
+            .arg(moving.slot)
+            .arg(100)
+            .query(&mut connection)
+            .expect("names");
+        assert!(!names.is_empty());
+        let mut migrate = redis::cmd("MIGRATE");
+        migrate.arg("127.0.0.1").arg(to.port).arg("").arg(0).arg(60_000);
+        migrate.arg("AUTH").arg(PASSWORD).arg("KEYS").arg(names);
+        migrate.query::<()>(&mut connection).expect("moved");
+        moving
+    }
+
+    pub fn end(self) {
+        self.set(self.to, "NODE", self.to);
+        self.set(self.from, "NODE", self.to);
+    }
+
+    fn set(&self, server: &Server, state: &str, node: &Server) {
+        let id: String = redis::cmd("CLUSTER")
+            .arg("MYID")
+            .query(&mut node.connection())
+            .expect("an id");
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SETSLOT").arg(self.slot).arg(state).arg(id);
+        command
+            .query::<()>(&mut server.connection())
+            .expect("another state");
+    }
+}

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 
 use crate::client::thousand;
 use crate::requests::{self, request};
-use crate::scene::cluster::{index_of, slot_of, start, url};
+use crate::scene::cluster::{Move, index_of, start, url};
 use crate::scene::{DEADLINE, PASSWORD, Server, client, server_program, wait_for};
 use shmlimit::fleet::{LeaseRequest, StoreProblem};
 use shmlimit_fleet::protocol::store_key;
@@ -194,45 +194,80 @@ fn follows_a_slot_to_another_server() {
         all
     };
     assert_eq!(outcomes(&mut client, &all(1)), [Ok(10); 4]);
-    let id = |server: &Server| -> String {
-        redis::cmd("CLUSTER")
-            .arg("MYID")
-            .query(&mut server.connection())
-            .expect("an id")
-    };
     for (name, sequence) in [
         (store_key("org/moved"), 2),
         ("shmlimit:{org/keys/00}".to_owned(), 4),
     ] {
-        let slot = slot_of(&servers[0], &name);
-        let from = &servers[index_of(&servers, &name)];
-        let to = &servers[(index_of(&servers, &name) + 1) % servers.len()];
-        let set = |server: &Server, state: &str, node: &str| {
-            let mut command = redis::cmd("CLUSTER");
-            command.arg("SETSLOT").arg(slot).arg(state).arg(node);
-            command
-                .query::<()>(&mut server.connection())
-                .expect("another state");
-        };
-        set(to, "IMPORTING", &id(from));
-        set(from, "MIGRATING", &id(to));
-        let mut connection = from.connection();
-        let names: Vec<String> = redis::cmd("CLUSTER")
-            .arg("GETKEYSINSLOT")
-            .arg(slot)
-            .arg(100)
-            .query(&mut connection)
-            .expect("names");
-        assert!(!names.is_empty());
-        let mut migrate = redis::cmd("MIGRATE");
-        migrate.arg("127.0.0.1").arg(to.port).arg("").arg(0).arg(60_000);
-        migrate.arg("AUTH").arg(PASSWORD).arg("KEYS").arg(names);
-        migrate.query::<()>(&mut connection).expect("moved");
+        let moving = Move::begin(&servers, &name);
         // The other server may have lost something, so it may grant nothing new for one lease.
         let mut is_answered = |sequence| outcomes(&mut client, &all(sequence)).iter().all(Result::is_ok);
         assert!(is_answered(sequence), "{name} while it moves");
-        set(to, "NODE", &id(to));
-        set(from, "NODE", &id(to));
+        moving.end();
         assert!(is_answered(sequence + 1), "{name} once it has moved");
     }
+}
+
+/// A server that is cut off from the others goes on naming those that had the slots before.
+#[test]
+fn a_server_that_names_former_ones_is_not_believed_for_ever() {
+    let Some(program) = server_program() else { return };
+    let servers = start(&program);
+    let mut cut_off = start(&program);
+    cut_off.drain(1..);
+    // A limit of one that is gone, by its account.
+    let asked = vec![one_of_each(&servers, 1).swap_remove(1)];
+    let credentials = Credentials::none().with_password(PASSWORD);
+    let url = url([&servers[0], &cut_off[0]]);
+    let mut client = StoreClient::new(url.parse().expect("valid"), credentials, TIMEOUTS);
+    // So that it is the first to say where the slots are.
+    let stopped = Stopped::new(&servers[0]);
+    assert_eq!(outcomes(&mut client, &asked), [Err(StoreProblem::Refused)]);
+    drop(stopped);
+    wait_for("another to be asked", || {
+        outcomes(&mut client, &asked) == [Ok(10)]
+    });
+}
+
+/// How many times a server was asked where the slots are.
+fn questions(server: &Server) -> String {
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query(&mut server.connection())
+        .expect("statistics");
+    let of_slots = stats.lines().find(|line| line.contains("cluster|slots"));
+    of_slots
+        .unwrap_or_default()
+        .split(',')
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+#[test]
+fn while_a_server_is_out_nobody_is_asked_for_slots_on_account_of_limits_of_others() {
+    let Some(program) = server_program() else { return };
+    let mut servers = start(&program);
+    let mut requests = one_of_each(&servers, 1);
+    let mut client = client(&url(&servers), PASSWORD);
+    assert_eq!(outcomes(&mut client, &requests), [Ok(10); 3]);
+    servers[1].kill();
+    let mut ask = |sequence, requests: &mut [(LeaseRequest, Terms)]| {
+        for (request, _) in &mut *requests {
+            request.sequence = sequence;
+        }
+        outcomes(&mut client, requests)
+    };
+    let refused = [Ok(10), Err(StoreProblem::Refused), Ok(10)];
+    assert_eq!(ask(2, &mut requests), refused);
+    let asked = || [questions(&servers[0]), questions(&servers[2])];
+    let before = asked();
+    let out = requests.remove(1);
+    for sequence in 3..20 {
+        assert_eq!(ask(sequence, &mut requests), [Ok(10); 2]);
+    }
+    assert_eq!(asked(), before);
+    // One that took its slots would be found at once.
+    requests.insert(1, out);
+    assert_eq!(ask(20, &mut requests), refused);
+    assert_ne!(asked(), before);
 }

@@ -9,7 +9,8 @@ use crate::client::{ask, grant, thousand};
 use crate::requests::{keyed, request};
 use crate::scene::{self, PASSWORD, Server, client, cluster, patient, server_program, wait_for};
 use shmlimit::fleet::StoreProblem;
-use shmlimit_fleet::{Credentials, StoreAnswer, StoreClient, StoreError, Timeouts};
+use shmlimit_fleet::protocol::store_key;
+use shmlimit_fleet::{Credentials, StoreAnswer, StoreClient, StoreError, Terms, Timeouts};
 
 /// What is wrong with the store, and what it named. The error has the store's words and no secret.
 fn problem(client: &mut StoreClient) -> (StoreProblem, String) {
@@ -144,22 +145,39 @@ fn a_wrong_database_and_a_part_of_a_cluster_are_told_apart() {
 fn the_permissions_of_the_guide_are_enough_in_a_cluster() {
     let Some(program) = server_program() else { return };
     let servers = cluster::start(&program);
+    let asked = request(&thousand(), 1, 1, 5);
     let documented = documented_rules();
-    let mut rules: Vec<&str> = documented.iter().map(String::as_str).collect();
-    let ask_all = |rules: &[&str]| {
+    let with = |more: &[&str]| {
+        let guide = include_str!("../../../docs/fleet.md");
+        assert!(more.iter().all(|rule| guide.contains(&format!("`{rule}`"))));
+        let rules: Vec<&str> = documented
+            .iter()
+            .map(String::as_str)
+            .chain(more.iter().copied())
+            .collect();
         for server in &servers {
-            set_user(server, rules);
+            set_user(server, &rules);
         }
-        ask(
-            &mut as_user(&cluster::url(&servers)),
-            &request(&thousand(), 1, 1, 5),
-        )
     };
-    let denied = ask_all(&rules).expect_err("the slots are not told");
-    assert_eq!(denied.problem(), StoreProblem::NotPermitted, "{denied:?}");
-    rules.push("+cluster|slots");
-    let granted = ask_all(&rules);
-    assert!(matches!(granted, Ok(StoreAnswer::Granted(_))), "{granted:?}");
+    let outcome = || {
+        let answer = ask(&mut as_user(&cluster::url(&servers)), &asked);
+        match answer {
+            Ok(StoreAnswer::Granted(grant)) => Ok(grant.reply.granted),
+            Err(StoreError::Unavailable { problem, name, .. }) => Err((problem, name)),
+            other => panic!("{other:?}"),
+        }
+    };
+    let denied = |name: &str| Err((StoreProblem::NotPermitted, name.to_owned()));
+    with(&[]);
+    assert_eq!(outcome(), denied("cluster|slots"));
+    with(&["+cluster|slots"]);
+    assert_eq!(outcome(), Ok(5));
+    let moving = cluster::Move::begin(&servers, &store_key(&asked.key));
+    assert_eq!(outcome(), denied("asking"));
+    with(&["+cluster|slots", "+asking"]);
+    assert_eq!(outcome(), Ok(5));
+    moving.end();
+    assert_eq!(outcome(), Ok(5));
 }
 
 #[test]
@@ -202,6 +220,14 @@ fn documented_rules() -> Vec<String> {
     rules.split_whitespace().map(str::to_owned).collect()
 }
 
+fn forget_scripts(server: &Server) {
+    let mut command = redis::cmd("SCRIPT");
+    command
+        .arg("FLUSH")
+        .query::<()>(&mut server.connection())
+        .expect("forgotten");
+}
+
 fn set_user(server: &Server, rules: &[&str]) {
     let mut command = redis::cmd("ACL");
     command
@@ -236,6 +262,7 @@ fn the_permissions_of_the_guide_are_enough_and_a_missing_one_is_named() {
     for (without, name) in [
         ("~shmlimit:*", "key"),
         ("+evalsha", "evalsha"),
+        ("+eval", "eval"),
         ("+info", "info"),
         ("+time", "script"),
         ("+hmget", "script"),
@@ -247,6 +274,7 @@ fn the_permissions_of_the_guide_are_enough_and_a_missing_one_is_named() {
         let rules: Vec<&str> = all.iter().copied().filter(|rule| *rule != without).collect();
         assert!(rules.len() < all.len(), "{without} is documented");
         set_user(&server, &rules);
+        forget_scripts(&server);
         let mut client = as_user(&server.url());
         let asked = request(&thousand(), 1, 4, 5);
         let alone = ask(&mut client, &asked);
@@ -303,4 +331,64 @@ fn what_is_no_store_is_told_apart_from_one_that_is_silent_or_not_there() {
         problem(&mut client) == unnamed(StoreProblem::Unexpected)
     });
     other.join().expect("no panic");
+}
+
+/// A server that was restarted, or has become the primary, gets each script once, and not each call again by itself.
+#[test]
+fn a_server_without_the_scripts_gets_them_with_all_calls_in_one_exchange() {
+    const LIMITS: u64 = 100;
+    let Some(program) = server_program() else { return };
+    let server = Server::start(&program);
+    let mut client = server.client();
+    let terms = Terms::new(&thousand(), 0).expect("countable");
+    let requests = |sequence| -> Vec<_> {
+        let of = |number: u64| {
+            let mut request = request(&thousand(), 1, sequence, 1);
+            request.key = format!("org/{number}");
+            let request = if number.is_multiple_of(2) {
+                request
+            } else {
+                keyed(request, 7)
+            };
+            (request, terms.clone())
+        };
+        (0..LIMITS).map(of).collect()
+    };
+    let mut all_granted = |sequence| {
+        let answers = client.ask(&requests(sequence)).expect("answers");
+        answers
+            .iter()
+            .all(|answer| matches!(answer, Ok(StoreAnswer::Granted(_))))
+    };
+    let reads = || -> u64 {
+        let stats: String = redis::cmd("INFO")
+            .arg("stats")
+            .query(&mut server.connection())
+            .expect("statistics");
+        let reads = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("total_reads_processed:"));
+        reads.expect("counted").trim().parse().expect("a number")
+    };
+    assert!(all_granted(1));
+    forget_scripts(&server);
+    let before = reads();
+    assert!(all_granted(2));
+    let reads = reads() - before;
+    // Long pipelines are read in pieces.
+    assert!(reads < LIMITS / 2, "{reads}");
+    // What the server said to the text stands for all calls of the script.
+    let rules = documented_rules();
+    let rules: Vec<&str> = rules
+        .iter()
+        .map(String::as_str)
+        .filter(|rule| *rule != "+eval")
+        .collect();
+    set_user(&server, &rules);
+    forget_scripts(&server);
+    let answers = as_user(&server.url()).ask(&requests(3)).expect("answers");
+    for answer in answers {
+        let error = answer.expect_err("no script");
+        assert_eq!(error.problem(), StoreProblem::NotPermitted, "{error}");
+    }
 }
