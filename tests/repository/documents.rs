@@ -197,6 +197,11 @@ fn pages_of_one_job_are_short_and_listed() {
 }
 
 #[test]
+fn tutorials_take_ten_minutes_and_are_listed() {
+    check_short_and_listed("docs/tutorials", 210, "docs/tutorials/README.md", "");
+}
+
+#[test]
 fn examples_are_short_and_listed_in_the_readme() {
     let programs = check_short_and_listed("examples", 60, "README.md", "examples/");
     assert_eq!(programs, 6, "README.md says how many");

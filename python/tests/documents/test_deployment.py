@@ -14,6 +14,7 @@ import shmlimit as sl
 
 DOCUMENTS = Path(__file__).parents[3] / "docs"
 GUIDE = DOCUMENTS / "python" / "deployment.md"
+SYSTEMD = DOCUMENTS / "how-to" / "run-under-systemd.md"
 CONTAINERS = DOCUMENTS / "how-to" / "run-in-containers.md"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="skipped: only root may become another user")
@@ -195,7 +196,7 @@ def test_a_segment_is_as_large_as_the_guide_says(directory):
 
 @pytest.mark.skipif(shutil.which("systemd-tmpfiles") is None, reason="skipped: there is no systemd-tmpfiles")
 def test_the_line_for_tmpfiles_makes_the_directory(directory, tmp_path):
-    [line] = re.findall(r"^d /run/myapp (.*) limits -$", GUIDE.read_text(), flags=re.MULTILINE)
+    [line] = re.findall(r"^d /run/myapp (.*) limits -$", SYSTEMD.read_text(), flags=re.MULTILINE)
     conf = tmp_path / "myapp.conf"
     conf.write_text(f"d {directory}/myapp {line} 2000 -\n")
     subprocess.run(["systemd-tmpfiles", "--create", str(conf)], check=True, timeout=60)

@@ -1,5 +1,5 @@
 """Every block of code in the documents runs: those of Python and of the shell here, those of Rust with the library's
-documentation, those of the tutorial in `test_tutorial.py`. Blocks of TOML are declarations. A block that cannot run
+documentation, those of the tutorials in `test_tutorials.py`. Blocks of TOML are declarations. A block that cannot run
 says why in the line before it, `<!-- not run: the reason -->`, and is listed as skipped."""
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from shmlimit import _native
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "python" / "README.md"])
-TUTORIAL = "docs/tutorial.md"
 FENCE = re.compile(r"^(?:<!-- not run: (?P<reason>.+) -->\n)?```(?P<info>.*)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)
 TIMEOUT = 300
 
@@ -68,18 +67,11 @@ PYTHON_BEFORE = {
         path = "openai.limits"
         call_the_model = lambda: types.SimpleNamespace(usage=900)
     """,
-    ("docs/python/deployment.md", 14): "limits = limits()",
     ("docs/python/web.md", 2): """
-        from flask import Flask
-        from flask_limiter import Limiter
-        from flask_limiter.util import get_remote_address
-        app = Flask("application")
-    """,
-    ("docs/python/web.md", 3): """
         from fastapi import FastAPI
         app = FastAPI()
     """,
-    ("docs/python/web.md", 8): """
+    ("docs/python/web.md", 7): """
         import pathlib
         BASE_DIR = pathlib.Path(".")
     """,
@@ -103,25 +95,29 @@ PYTHON_BEFORE = {
         import shmlimit as sl
         api = sl.LimitSet("api", [sl.Calls("requests", 100, "60s", algorithm="gcra")])
     """,
-    ("docs/rollouts.md", 3): """
-        chat, mail = (sl.LimitSet(name, [sl.Concurrency("in_flight", 4)]) for name in ("chat", "mail"))
-    """,
-    ("docs/rollouts.md", 6): """
+    ("docs/rollouts.md", 4): """
         from shmlimit.asgi import LimitMiddleware
         app, former = None, segment["api"]
         added = sl.open("added.limits", sl.LimitSet("bursts", [sl.Calls("calls", 5, "1s", algorithm="gcra")]))["bursts"]
     """,
+    ("docs/rollouts.md", 9): """
+        limits = segment["api"]
+    """,
 }
 SHELL_BEFORE = {
-    ("docs/rollouts.md", 9): """
+    ("docs/rollouts.md", 7): """
         cp tools/limitctl/examples/gateway.toml next.toml
     """,
 }
 
 
+def _is_tutorial(document: str) -> bool:
+    return document.startswith("docs/tutorials/")
+
+
 def _of_language(*languages: str) -> list[str]:
     documents = (block.document for block in BLOCKS if block.language in languages and block.reason is None)
-    return sorted(set(documents) - {TUTORIAL})
+    return sorted(document for document in set(documents) if not _is_tutorial(document))
 
 
 def _script(document: str, language: str, before: dict[tuple[str, int], str]) -> str:
@@ -189,8 +185,12 @@ def test_commands_run_in_their_order(document, run):
 
 @pytest.mark.parametrize(
     "block",
-    # Those of the tutorial belong together, and its own test creates a segment of them.
-    [block for block in BLOCKS if block.language == "toml" and block.reason is None and block.document != TUTORIAL],
+    # Those of the tutorials belong together, and their own test creates segments of them.
+    [
+        block
+        for block in BLOCKS
+        if block.language == "toml" and block.reason is None and not _is_tutorial(block.document)
+    ],
     ids=lambda block: block.name,
 )
 def test_a_block_of_toml_is_a_declaration_that_fits_into_a_container(block):
@@ -223,7 +223,7 @@ def test_each_block_is_of_a_language_that_something_runs():
         # What commands print, and pictures.
         "text": lambda document: True,
         "toml": lambda document: True,
-        "rust": lambda document: (ROOT / document).resolve() in included,
+        "rust": lambda document: (ROOT / document).resolve() in included or _is_tutorial(document),
     }
     unknown = [
         block.name

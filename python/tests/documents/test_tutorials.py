@@ -1,4 +1,4 @@
-"""The tutorial, run as it is written: its commands run in one shell, and what they print is compared."""
+"""The tutorials, run as they are written: the commands of each run in one shell, and what they print is compared."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ import signal
 import socket
 import subprocess
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-TUTORIAL = Path(__file__).parents[3] / "docs" / "tutorial.md"
+ROOT = Path(__file__).parents[3]
+TUTORIALS = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if path.name != "README.md")
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TIMEOUT = 300
+TIMEOUT = 600
 
-pytestmark = pytest.mark.skipif(
-    not TUTORIAL.exists() or any(shutil.which(command) is None for command in ("bash", "curl", "uvicorn", "limitctl")),
-    reason="no tutorial, bash, curl, uvicorn or limitctl",
-)
+# What each needs beside bash and limitctl.
+NEEDS = {
+    "fleet": ["redis-server"],
+    "llm-gateway": ["curl", "uvicorn"],
+    "python-web-application": ["curl", "uvicorn"],
+    "rust-service": ["curl", "cargo"],
+    "shell-and-cron": [],
+}
 
 
 class Step(NamedTuple):
@@ -38,14 +44,14 @@ def _steps(text: str) -> list[Step]:
     files: dict[str, str] = {}
     for language, name, content in BLOCK.findall(text):
         match language, name:
-            case ("toml" | "python", str(file)) if file:
+            case ("toml" | "python" | "rust" | "sh", str(file)) if file not in ("", "install"):
                 files[file] = content
             case ("sh", ""):
                 steps.append(Step(files, content, None))
                 files = {}
             case ("text", ""):
                 steps[-1] = steps[-1]._replace(output=content)
-            case ("sh", "install"):
+            case ("sh", "install") | ("text", "crontab"):
                 pass  # Installed is what is tested.
             case _:
                 raise AssertionError(f"what is to be done with {language} {name}?\n{content}")
@@ -68,26 +74,48 @@ def _free_port() -> int:
         return port
 
 
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    segment = f"/dev/shm/tutorial-{uuid.uuid4()}.limits"
-    text = TUTORIAL.read_text()
-    for there, here in (
-        ("/dev/shm/tutorial.limits", segment),
-        ("/tmp/tutorial", str(tmp_path)),
-        ("localhost:8000", "127.0.0.1:8000"),
-        ("8000", str(_free_port())),
-    ):
-        text = text.replace(there, here)
-    steps = _steps(text)
-    assert sum(step.output is not None for step in steps) >= 6
+def _moved(text: str, directory: Path, memory: Path) -> str:
+    """The tutorial in a directory and in shared memory of its own, at ports that are free."""
+    text = re.sub(r"/tmp/[a-z-]+-tutorial\b", str(directory), text)
+    text = text.replace("/dev/shm", str(memory)).replace("../shmlimit", str(ROOT)).replace("localhost", "127.0.0.1")
+    for port in set(re.findall(r"(?<=127\.0\.0\.1:)\d+", text)):
+        text = re.sub(rf"\b{port}\b", str(_free_port()), text)
+    return text
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    path = Path(f"/dev/shm/tutorial-{uuid.uuid4()}")
+    path.mkdir(mode=0o700)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_does_what_it_says(tutorial: Path, tmp_path: Path, memory: Path) -> None:
+    for command in ["bash", "limitctl", *NEEDS[tutorial.stem]]:
+        if shutil.which(command) is None:
+            pytest.skip(f"no {command}")
+    steps = _steps(_moved(tutorial.read_text(), tmp_path, memory))
+    assert sum(step.output is not None for step in steps) >= 5
     script = ["set -e -o pipefail"]
     for number, step in enumerate(steps):
         for name, content in step.files.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(content)
         script += [step.commands, f"printf '\\n@ end of {number}\\n'"]
+    # What the tutorial for Rust builds, like the workspace: with the versions of its lock, and once.
+    shutil.copy(ROOT / "Cargo.lock", tmp_path)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "tutorial"
     shell = subprocess.Popen(
         ["bash", "-c", "\n".join(script)],
         cwd=tmp_path,
+        env={
+            **os.environ,
+            "CARGO_TARGET_DIR": str(target),
+            "CARGO_NET_OFFLINE": "true",
+            "CARGO_PROFILE_DEV_DEBUG": "false",
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -100,7 +128,6 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
         # Whatever it started in the background is in its group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
-        shutil.rmtree(f"{segment}.d", ignore_errors=True)
     assert shell.returncode == 0, printed
     parts = [part.rstrip("\n") + "\n" for part in re.split(r"\n@ end of \d+\n", printed)]
     for step, part in zip(steps, parts, strict=False):
