@@ -61,13 +61,13 @@ impl Exchange {
     }
 
     /// Builds a pipeline from what a segment [asked](Duty::ask), of at most 4,096 requests: the segment asks for the rest
-    /// again. Requests that the store cannot count are reported to the segment, and the last such problem is returned.
-    pub fn pipeline(&self, duty: &Duty, asked: Vec<Asked>) -> (Pipeline, Option<StoreError>) {
+    /// again. Requests that the store cannot count are reported to the segment, and returned with the reason.
+    pub fn pipeline(&self, duty: &Duty, asked: Vec<Asked>) -> (Pipeline, Vec<(LeaseRequest, StoreError)>) {
         let mut pipeline = Pipeline {
             asked: Vec::with_capacity(asked.len().min(REQUESTS_AT_ONCE)),
             requests: Vec::with_capacity(asked.len().min(REQUESTS_AT_ONCE)),
         };
-        let mut problem = None;
+        let mut problems = Vec::new();
         for asked in asked.into_iter().take(REQUESTS_AT_ONCE) {
             let request = asked.request();
             match Terms::new(&request.declared, request.version) {
@@ -78,15 +78,15 @@ impl Exchange {
                 Err(source) => {
                     let key = request.key.clone();
                     report(duty, &asked, StoreProblem::Unsupported, request.declared.lease);
-                    problem = Some(StoreError::Terms { key, source });
+                    problems.push((request.clone(), StoreError::Terms { key, source }));
                 }
             }
         }
-        (pipeline, problem)
+        (pipeline, problems)
     }
 
-    /// Puts the answers into force. Returns what was wrong, if anything.
-    pub fn settle(&mut self, duty: &Duty, pipeline: &Pipeline, answers: Answers) -> Option<StoreError> {
+    /// Puts the answers into force. Returns what was wrong with each request, in their order, if anything.
+    pub fn settle(&mut self, duty: &Duty, pipeline: &Pipeline, answers: Answers) -> Vec<Option<StoreError>> {
         let answers = match answers {
             Ok(answers) => answers,
             Err(error) => {
@@ -94,25 +94,25 @@ impl Exchange {
                 for asked in &pipeline.asked {
                     report(duty, asked, error.named_problem(), retry_in);
                 }
-                return Some(error);
+                return vec![Some(error); pipeline.asked.len()];
             }
         };
-        let (mut problem, mut retry_in) = (None, None);
-        for ((asked, (_, terms)), answer) in pipeline.asked.iter().zip(&pipeline.requests).zip(answers) {
-            match answer {
-                Ok(answer) => problem = self.bring(duty, asked, terms, answer).or(problem),
-                Err(error) => {
-                    let retry_in =
-                        *retry_in.get_or_insert_with(|| self.backoff.after_failure(pipeline.longest_wait()));
-                    report(duty, asked, error.named_problem(), retry_in);
-                    problem = Some(error);
-                }
+        let mut retry_in = None;
+        let asked = pipeline.asked.iter().zip(&pipeline.requests).zip(answers);
+        let problems = asked.map(|((asked, (_, terms)), answer)| match answer {
+            Ok(answer) => self.bring(duty, asked, terms, answer),
+            Err(error) => {
+                let retry_in =
+                    *retry_in.get_or_insert_with(|| self.backoff.after_failure(pipeline.longest_wait()));
+                report(duty, asked, error.named_problem(), retry_in);
+                Some(error)
             }
-        }
+        });
+        let problems = problems.collect();
         if retry_in.is_none() {
             self.backoff.reset();
         }
-        problem
+        problems
     }
 
     fn bring(

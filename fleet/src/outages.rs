@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use shmlimit::fleet::StoreProblem;
+
 use crate::store::error::StoreError;
 
 /// The longest that a store which failed is not asked again, unless a lease is longer.
@@ -14,13 +16,15 @@ const ASKED_AGAIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreEvent<'a> {
-    /// The store has answered everything so far, and does not any more.
+    /// The store has stopped granting anything, or grants nothing of a limit, whose key the problem then names.
     Out {
         /// Why not.
         problem: &'a StoreError,
     },
-    /// The store answers everything again.
+    /// That is over.
     Back {
+        /// How it began.
+        problem: &'a StoreError,
         /// How long after [`Out`](Self::Out).
         after: Duration,
     },
@@ -35,7 +39,13 @@ impl fmt::Display for StoreEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Out { problem } => write!(f, "no leases come from the store: {problem}"),
-            Self::Back { after } => write!(f, "the store answers again, after {:.1} s", after.as_secs_f64()),
+            Self::Back { problem, after } => {
+                match problem.key() {
+                    Some(key) => write!(f, "limit {key} is no longer refused by the store")?,
+                    None => write!(f, "the store answers again")?,
+                }
+                write!(f, ", after {:.1} s", after.as_secs_f64())
+            }
             Self::MayEvict { policy } => write!(
                 f,
                 "the store may evict limits, which then start over: set its maxmemory-policy to noeviction instead of {policy}"
@@ -47,13 +57,41 @@ impl fmt::Display for StoreEvent<'_> {
 /// The program's callback for events.
 pub(crate) type Observer = Box<dyn Fn(&StoreEvent<'_>) + Send>;
 
-/// Tells an observer of each outage once when it begins and once when it ends, and of each policy of eviction once.
+/// Tells an observer of each problem once when it begins and once when it ends, and of each policy of eviction once.
 pub(crate) struct Outages {
     observer: Observer,
-    since: Option<Instant>,
+    lasting: Vec<Lasting>,
+    evicts_by: Option<String>,
+}
+
+/// What is told of by itself, so that one that lasts hides no other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Subject {
+    /// A store, whatever it says in the course of an outage: it may refuse connections, then load, then be a replica.
+    Store(String),
+    /// What only a person can end, and what may concern some limits only, by the key that it names.
+    Limit(StoreProblem, String),
+}
+
+impl Subject {
+    fn of(problem: &StoreError, store: &str) -> Self {
+        match (problem.key(), problem.problem()) {
+            // It passes with the next request.
+            (_, StoreProblem::Stale) => Self::Store(store.to_owned()),
+            (Some(key), problem) => Self::Limit(problem, key.to_owned()),
+            (None, problem @ StoreProblem::NotPermitted) => Self::Limit(problem, String::new()),
+            (None, _) => Self::Store(store.to_owned()),
+        }
+    }
+}
+
+/// A problem that has begun and not ended.
+struct Lasting {
+    subject: Subject,
+    problem: StoreError,
+    since: Instant,
     /// What failed and has not been answered since, and when it is no longer missed: it may have been removed meanwhile.
     failing: HashMap<Limit, Instant>,
-    evicts_by: Option<String>,
 }
 
 /// What fails and is answered as a whole: a limit of a store, or a partition of its keys.
@@ -68,15 +106,15 @@ pub(crate) struct Limit {
 pub(crate) struct Attempt {
     pub(crate) limit: Limit,
     pub(crate) lease: Duration,
-    pub(crate) is_granted: bool,
+    /// What was wrong, if anything.
+    pub(crate) problem: Option<StoreError>,
 }
 
 impl Outages {
     pub(crate) fn new(observer: Observer) -> Self {
         Self {
             observer,
-            since: None,
-            failing: HashMap::new(),
+            lasting: Vec::new(),
             evicts_by: None,
         }
     }
@@ -89,79 +127,189 @@ impl Outages {
         }
     }
 
-    /// Notes how the latest attempts went, and what was wrong with them, if anything. Some limits may be answered while
-    /// others are not: those of other servers of a cluster, for example.
-    pub(crate) fn note(&mut self, now: Instant, attempts: Vec<Attempt>, problem: Option<&StoreError>) {
+    /// Notes how the latest attempts went. Some limits may be answered while others are not: those of other servers of a
+    /// cluster, for example.
+    pub(crate) fn note(&mut self, now: Instant, attempts: Vec<Attempt>) {
+        let mut begun = Vec::<Lasting>::new();
         for Attempt {
             limit,
             lease,
-            is_granted,
+            problem,
         } in attempts
         {
-            if is_granted {
-                self.failing.remove(&limit);
+            for lasting in &mut self.lasting {
+                lasting.failing.remove(&limit);
+            }
+            let Some(problem) = problem else { continue };
+            let subject = Subject::of(&problem, &limit.store);
+            let missed_until = now + ASKED_AGAIN.max(2 * lease);
+            let mut known = self.lasting.iter_mut().chain(&mut begun);
+            if let Some(known) = known.find(|lasting| lasting.subject == subject) {
+                known.failing.insert(limit, missed_until);
             } else {
-                self.failing.insert(limit, now + ASKED_AGAIN.max(2 * lease));
+                begun.push(Lasting {
+                    subject,
+                    problem,
+                    since: now,
+                    failing: HashMap::from([(limit, missed_until)]),
+                });
             }
         }
-        self.failing.retain(|_, until| *until > now);
-        match (problem, self.since) {
-            (Some(problem), None) => {
-                self.since = Some(now);
-                (self.observer)(&StoreEvent::Out { problem });
+        let observer = &self.observer;
+        self.lasting.retain_mut(|lasting| {
+            lasting.failing.retain(|_, until| *until > now);
+            let lasts = !lasting.failing.is_empty();
+            if !lasts {
+                observer(&StoreEvent::Back {
+                    problem: &lasting.problem,
+                    after: now.saturating_duration_since(lasting.since),
+                });
             }
-            (None, Some(since)) if self.failing.is_empty() => {
-                self.since = None;
-                let after = now.saturating_duration_since(since);
-                (self.observer)(&StoreEvent::Back { after });
-            }
-            _ => {}
+            lasts
+        });
+        for Lasting { problem, .. } in &begun {
+            observer(&StoreEvent::Out { problem });
         }
+        self.lasting.append(&mut begun);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::mpsc::{self, Receiver};
 
     use super::*;
+    use crate::store::address::AddressError;
+    use crate::terms::TermsError;
 
-    /// As with a cluster, one server of which is silent.
-    #[test]
-    fn an_outage_of_some_limits_is_told_once_and_ends_with_the_last_of_them() {
-        let (tell, told) = mpsc::channel();
-        let mut outages = Outages::new(Box::new(move |event| {
-            tell.send(matches!(event, StoreEvent::Out { .. })).expect("heard");
-        }));
-        let begun = Instant::now();
-        let mut attempts = |millis: u64, keys: &[(&str, bool)]| {
-            let attempt = |&(key, is_granted): &(&str, bool)| Attempt {
+    struct Scene {
+        outages: Outages,
+        told: Receiver<String>,
+        begun: Instant,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let (tell, told) = mpsc::channel();
+            let observer = move |event: &StoreEvent<'_>| {
+                let (what, problem) = match event {
+                    StoreEvent::Out { problem } => ("out", problem),
+                    StoreEvent::Back { problem, .. } => ("back", problem),
+                    StoreEvent::MayEvict { .. } => panic!("{event}"),
+                };
+                tell.send(format!("{what} {}", problem.problem())).expect("heard");
+            };
+            Self {
+                outages: Outages::new(Box::new(observer)),
+                told,
+                begun: Instant::now(),
+            }
+        }
+
+        /// What is told after attempts for limits, by the first letter of their names.
+        fn told(&mut self, millis: u64, attempts: &[(&str, Option<&StoreError>)]) -> Vec<String> {
+            let attempt = |&(key, problem): &(&str, Option<&StoreError>)| Attempt {
                 limit: Limit {
                     store: "redis+cluster://host".to_owned(),
                     key: key.to_owned(),
                     partition: None,
                 },
                 lease: Duration::from_secs(2),
-                is_granted,
+                problem: problem.cloned(),
             };
-            let problem = StoreError::Stale { key: String::new() };
-            let is_wrong = keys.iter().any(|(_, is_granted)| !is_granted);
-            outages.note(
-                begun + Duration::from_millis(millis),
-                keys.iter().map(attempt).collect(),
-                is_wrong.then_some(&problem),
-            );
-            told.try_iter().collect::<Vec<_>>()
-        };
-        assert_eq!(attempts(0, &[("a", true), ("b", true)]), []);
-        assert_eq!(attempts(100, &[("a", true), ("b", false)]), [true]);
-        assert_eq!(attempts(200, &[("a", true)]), []);
-        assert_eq!(attempts(300, &[("b", false), ("c", false)]), []);
-        assert_eq!(attempts(400, &[("b", true)]), []);
-        assert_eq!(attempts(500, &[("c", true)]), [false]);
+            let now = self.begun + Duration::from_millis(millis);
+            self.outages.note(now, attempts.iter().map(attempt).collect());
+            self.told.try_iter().collect()
+        }
+    }
+
+    fn unavailable(problem: StoreProblem) -> StoreError {
+        StoreError::Unavailable {
+            at: String::new(),
+            problem,
+            name: String::new(),
+            reason: String::new(),
+        }
+    }
+
+    /// As with a cluster, one server of which is silent.
+    #[test]
+    fn an_outage_of_some_limits_is_told_once_and_ends_with_the_last_of_them() {
+        let mut scene = Scene::new();
+        let out = unavailable(StoreProblem::TimedOut);
+        let out = Some(&out);
+        assert!(scene.told(0, &[("a", None), ("b", None)]).is_empty());
+        assert_eq!(scene.told(100, &[("a", None), ("b", out)]), ["out timed_out"]);
+        assert!(scene.told(200, &[("a", None)]).is_empty());
+        assert!(scene.told(300, &[("b", out), ("c", out)]).is_empty());
+        assert!(scene.told(400, &[("b", None)]).is_empty());
+        assert_eq!(scene.told(500, &[("c", None)]), ["back timed_out"]);
         // Nobody asks for a limit any more that has been removed.
-        assert_eq!(attempts(600, &[("b", false)]), [true]);
-        assert_eq!(attempts(700, &[("a", true)]), []);
-        assert_eq!(attempts(6_000, &[("a", true)]), [false]);
+        assert_eq!(scene.told(600, &[("b", out)]), ["out timed_out"]);
+        assert!(scene.told(700, &[("a", None)]).is_empty());
+        assert_eq!(scene.told(6_000, &[("a", None)]), ["back timed_out"]);
+    }
+
+    #[test]
+    fn a_problem_of_one_limit_hides_no_outage_and_no_problem_of_another_limit() {
+        for (problem, name) in [
+            (
+                StoreError::Mismatch {
+                    key: "a".to_owned(),
+                    difference: String::new(),
+                },
+                "mismatch",
+            ),
+            (
+                StoreError::WrongKey {
+                    key: "a".to_owned(),
+                    found: String::new(),
+                },
+                "wrong_key",
+            ),
+            (
+                StoreError::Terms {
+                    key: "a".to_owned(),
+                    source: TermsError::Zero("units"),
+                },
+                "unsupported",
+            ),
+            (unavailable(StoreProblem::NotPermitted), "not_permitted"),
+        ] {
+            let mut scene = Scene::new();
+            let wrong = Some(&problem);
+            let refused = unavailable(StoreProblem::Refused);
+            let loading = unavailable(StoreProblem::Loading);
+            assert_eq!(
+                scene.told(0, &[("a", wrong), ("b", None)]),
+                [format!("out {name}")]
+            );
+            // It neither ends nor begins again while others are answered.
+            assert!(scene.told(100, &[("b", None)]).is_empty());
+            assert!(scene.told(200, &[("a", wrong)]).is_empty());
+            for round in 0..2 {
+                let at = 300 + round * 400;
+                assert_eq!(scene.told(at, &[("b", Some(&refused))]), ["out refused"]);
+                assert!(scene.told(at + 100, &[("b", Some(&loading))]).is_empty());
+                assert!(scene.told(at + 200, &[("a", wrong)]).is_empty());
+                assert_eq!(scene.told(at + 300, &[("b", None)]), ["back refused"]);
+            }
+            let other = StoreError::Mismatch {
+                key: "c".to_owned(),
+                difference: String::new(),
+            };
+            assert_eq!(scene.told(1_200, &[("c", Some(&other))]), ["out mismatch"]);
+            assert_eq!(scene.told(1_300, &[("a", None)]), [format!("back {name}")]);
+        }
+    }
+
+    /// Such a limit may even be the only one that is due.
+    #[test]
+    fn an_address_that_cannot_be_used_is_told_once() {
+        let mut scene = Scene::new();
+        let wrong = StoreError::Address(AddressError::Scheme);
+        assert_eq!(scene.told(0, &[("a", Some(&wrong))]), ["out unsupported"]);
+        assert!(scene.told(100, &[("a", Some(&wrong))]).is_empty());
+        assert_eq!(scene.told(200, &[("a", None)]), ["back unsupported"]);
     }
 }

@@ -8,13 +8,12 @@ use std::{io, process};
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 use shmlimit::Segment;
-use shmlimit::fleet::{Asked, Duty, Fleet};
+use shmlimit::fleet::{Asked, Duty, Fleet, LeaseRequest};
 use thiserror::Error;
 
-use crate::exchange::{Answers, Exchange, Pipeline};
+use crate::exchange::Exchange;
 use crate::outages::{Attempt, Limit, Outages, StoreEvent};
 use crate::protocol::partition_of;
-use crate::store::answer::StoreAnswer;
 use crate::store::client::StoreClient;
 use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
@@ -334,28 +333,27 @@ impl Work {
 
     /// Sends requests and puts the answers into force. Returns whether a store has denied access to all of its own.
     fn exchange(&mut self, duty: &Duty, mut asked: Vec<Asked>) -> bool {
-        let (mut problem, mut is_denied, mut attempts) = (None, false, Vec::new());
+        let (mut attempts, mut is_denied) = (Vec::new(), false);
         while let Some(first) = asked.first() {
             let url = first.store().to_owned();
             let of_store;
             (of_store, asked) = asked.into_iter().partition(|asked| asked.store() == url);
-            let (of_this, denies) = self.exchange_with(&url, duty, of_store, &mut attempts);
-            problem = of_this.or(problem);
-            is_denied |= denies;
+            is_denied |= self.exchange_with(&url, duty, of_store, &mut attempts);
         }
-        self.outages.note(Instant::now(), attempts, problem.as_ref());
+        let problem = attempts.iter().rev().find_map(|attempt| attempt.problem.clone());
+        self.outages.note(Instant::now(), attempts);
         self.shared.note(problem);
         is_denied
     }
 
-    /// The same with one store. Returns what was wrong, too, and adds how each attempt went.
+    /// The same with one store. Adds how each attempt went.
     fn exchange_with(
         &mut self,
         url: &str,
         duty: &Duty,
         asked: Vec<Asked>,
         attempts: &mut Vec<Attempt>,
-    ) -> (Option<StoreError>, bool) {
+    ) -> bool {
         let shared = Arc::clone(&self.shared);
         let Store { client, exchange, .. } = match self.store(url) {
             Ok(store) => store,
@@ -363,15 +361,18 @@ impl Work {
             // the requests stay, and are repeated.
             Err(error) => {
                 thread::sleep(SLICE);
-                return match error {
-                    RefresherError::Store(error) => (Some(error), false),
-                    _ => (None, false),
-                };
+                if let RefresherError::Store(error) = error {
+                    let asked = asked.iter().map(Asked::request);
+                    attempts.extend(asked.map(|request| attempt(url, request, Some(error.clone()))));
+                }
+                return false;
             }
         };
-        let (pipeline, problem) = exchange.pipeline(duty, asked);
+        let (pipeline, problems) = exchange.pipeline(duty, asked);
+        let unsent = problems.into_iter();
+        attempts.extend(unsent.map(|(request, problem)| attempt(url, &request, Some(problem))));
         if pipeline.requests().is_empty() {
-            return (problem, false);
+            return false;
         }
         duty.keep(client.longest_exchange() + SLICE);
         let answers = client.ask(pipeline.requests());
@@ -381,36 +382,28 @@ impl Work {
             &shared.failures
         };
         counter.fetch_add(1, Ordering::Relaxed);
+        let problems = exchange.settle(duty, &pipeline, answers);
         // A denial for some limits only does not keep the others from their leases.
-        let is_denied = match &answers {
-            Ok(answers) => answers
-                .iter()
-                .all(|answer| answer.as_ref().is_err_and(StoreError::is_denial)),
-            Err(error) => error.is_denial(),
-        };
-        attempts.extend(attempts_of(url, &pipeline, &answers));
-        let problem = exchange.settle(duty, &pipeline, answers).or(problem);
+        let is_denied = problems
+            .iter()
+            .all(|problem| problem.as_ref().is_some_and(StoreError::is_denial));
+        let asked = pipeline.requests().iter().zip(problems);
+        attempts.extend(asked.map(|((request, _), problem)| attempt(url, request, problem)));
         if let Some(policy) = client.evicts_by().map(str::to_owned) {
             self.outages.note_eviction(policy);
         }
-        (problem, is_denied)
+        is_denied
     }
 }
 
-fn attempts_of(url: &str, pipeline: &Pipeline, answers: &Answers) -> Vec<Attempt> {
-    let is_granted = |index: usize| {
-        let answer = answers.as_ref().ok().and_then(|answers| answers.get(index));
-        matches!(answer, Some(Ok(StoreAnswer::Granted(_))))
-    };
-    let requests = pipeline.requests().iter().enumerate();
-    let attempts = requests.map(|(index, (request, _))| Attempt {
+fn attempt(url: &str, request: &LeaseRequest, problem: Option<StoreError>) -> Attempt {
+    Attempt {
         limit: Limit {
             store: url.to_owned(),
             key: request.key.clone(),
             partition: request.of_key.map(|of_key| partition_of(of_key.hash)),
         },
         lease: request.declared.lease,
-        is_granted: is_granted(index),
-    });
-    attempts.collect()
+        problem,
+    }
 }

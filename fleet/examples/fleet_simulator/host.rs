@@ -159,8 +159,8 @@ impl Host {
         if asked.is_empty() {
             return Ok(None);
         }
-        let (pipeline, problem) = self.exchange.pipeline(&self.duty, asked);
-        if let Some(problem) = problem {
+        let (pipeline, problems) = self.exchange.pipeline(&self.duty, asked);
+        if let Some((_, problem)) = problems.into_iter().next() {
             return Err(problem.into());
         }
         self.in_flight = Some((number, pipeline.clone()));

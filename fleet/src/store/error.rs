@@ -95,6 +95,18 @@ impl StoreError {
         }
     }
 
+    /// The key in the store of the limit that it is about; `None` if it is about the store.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::Terms { key, .. }
+            | Self::Mismatch { key, .. }
+            | Self::WrongKey { key, .. }
+            | Self::Stale { key } => Some(key),
+            Self::Address(_) | Self::Credentials(_) | Self::Unavailable { .. } => None,
+        }
+    }
+
     /// Whether time alone can fix it: an outage rather than a mistake.
     #[must_use]
     pub fn is_outage(&self) -> bool {

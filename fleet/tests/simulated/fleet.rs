@@ -118,8 +118,8 @@ impl Fleet {
                 if asked.is_empty() {
                     break;
                 }
-                let (pipeline, problem) = host.exchange.pipeline(&host.duty, asked);
-                assert_eq!(problem, None);
+                let (pipeline, problems) = host.exchange.pipeline(&host.duty, asked);
+                assert_eq!(problems, []);
                 let answers = if self.is_out {
                     Err(StoreError::Unavailable {
                         at: "the simulated store".to_owned(),

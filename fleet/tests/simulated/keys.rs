@@ -48,8 +48,8 @@ impl Host {
 
     fn exchange(&mut self, store: &mut KeyedStoreModel, utc: u64) {
         let asked = self.duty.ask().expect("works");
-        let (pipeline, problem) = self.exchange.pipeline(&self.duty, asked);
-        assert_eq!(problem, None);
+        let (pipeline, problems) = self.exchange.pipeline(&self.duty, asked);
+        assert_eq!(problems, []);
         let requests = pipeline.requests().iter();
         let answers = requests.map(|(request, terms)| {
             let key = request.of_key.expect("of a key");
