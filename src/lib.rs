@@ -82,6 +82,9 @@
 //!
 //! Linux 4.14 or later with glibc (2.30 or later) or musl.
 
+// The documentation says which feature brings an item. docs.rs, which builds it with a nightly compiler, sets `docsrs`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "shmlimit is for Linux, whose robust futexes, file locks and process descriptors it is built on: develop in a container \
@@ -135,10 +138,14 @@ pub use error::{
 };
 pub use shm::time::virtual_clock::VirtualClock;
 
-// Compiles and runs the examples of the README and the guide with those of the documentation.
+// Compiles and runs the examples of documents with those of the documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadmeExamples;
+
+#[cfg(doctest)]
+#[doc = include_str!("README.md")]
+struct ExamplesOfTheCratesPage;
 
 #[cfg(doctest)]
 #[doc = include_str!("../docs/rust.md")]

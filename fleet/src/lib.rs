@@ -15,8 +15,14 @@ mod refresher;
 mod store;
 mod terms;
 
+/// What follows is a page of the repository, where its links to other pages lead.
+#[doc = "\n"]
 #[doc = include_str!("../guide.md")]
 pub mod guide {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ExamplesOfTheCratesPage;
 
 pub use backoff::Backoff;
 pub use exchange::{Answers, Exchange, Pipeline};

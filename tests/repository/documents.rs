@@ -10,6 +10,10 @@ fn documents() -> Vec<PathBuf> {
         "CONTRIBUTING.md",
         "SECURITY.md",
         "shm-layout.md",
+        "src/README.md",
+        "fleet/README.md",
+        "reqwest-middleware/README.md",
+        "tools/limitctl/README.md",
         "python/README.md",
     ]
     .iter()
@@ -182,6 +186,38 @@ fn tests_that_scripts_name_exist() {
         );
     }
     assert_eq!(missing, Vec::<String>::new());
+}
+
+/// A link into the repository leads nowhere there: no manifest says where that is.
+#[test]
+fn links_on_the_pages_of_registries_stay_there_or_lead_out() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // Shown with the library's documentation.
+    let mut pages = ["CHANGELOG.md", "shm-layout.md"]
+        .map(|name| root.join(name))
+        .to_vec();
+    for manifest in [
+        "Cargo.toml",
+        "fleet/Cargo.toml",
+        "reqwest-middleware/Cargo.toml",
+        "tools/limitctl/Cargo.toml",
+        "python/pyproject.toml",
+    ] {
+        let manifest = root.join(manifest);
+        let text = fs::read_to_string(&manifest).expect("a manifest");
+        let readme = text
+            .lines()
+            .find_map(|line| line.strip_prefix("readme = \"")?.strip_suffix('"'))
+            .unwrap_or_else(|| panic!("{}: a page", manifest.display()));
+        pages.push(manifest.parent().expect("a directory").join(readme));
+    }
+    let mut leading_nowhere = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page");
+        let inward = links(&text).filter(|link| !link.starts_with("https://") && !link.starts_with('#'));
+        leading_nowhere.extend(inward.map(|link| format!("{}: {link}", page.display())));
+    }
+    assert_eq!(leading_nowhere, Vec::<String>::new());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Packs each published package as a registry would be given it. With --thorough, also unpacks each, builds it
-# with the examples of its documentation from what is in its archive alone, and checks it with the oldest Rust that it
-# names and the oldest versions of its direct dependencies.
+# Packs each published package as a registry would be given it, and says how many files are in it. With --thorough, also
+# unpacks each, builds it with the examples of its documentation from what is in its archive alone, and checks it with the
+# oldest Rust that it names and the oldest versions of its direct dependencies.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -14,6 +14,28 @@ rm -rf "$target/package"
 describe "the archives of the packages"
 # shellcheck disable=SC2086 # Several arguments.
 step cargo package --locked --quiet --allow-dirty --no-verify $packages
+
+# What users need: both licences and a page for the registry, and no tests.
+contents() {
+    for archive in "$target/package/"*.crate; do
+        name=$(basename "$archive" .crate)
+        tar -tzf "$archive" | sed 's|^[^/]*/||' >"$STEPS.contents"
+        page=$(tar -xzOf "$archive" "$name/Cargo.toml" | sed -n 's/^readme = "\(.*\)"/\1/p')
+        for needed in LICENSE-APACHE LICENSE-MIT "$page"; do
+            if ! grep -q -x -F "$needed" "$STEPS.contents"; then
+                echo "$name has no $needed"
+                return 1
+            fi
+        done
+        if grep -E '(^|/)(tests|benches)/|tests\.rs$' "$STEPS.contents"; then
+            echo "$name has these, which are tests"
+            return 1
+        fi
+        echo "$name: $(wc -l <"$STEPS.contents") files, $(($(wc -c <"$archive") / 1024)) KiB"
+    done
+}
+describe "what is in the archives"
+step contents
 
 [ "${1:-}" = --thorough ] || exit 0
 

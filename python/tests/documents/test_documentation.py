@@ -20,7 +20,9 @@ import pytest
 from shmlimit import _native
 
 ROOT = Path(__file__).parents[3]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "python" / "README.md"])
+PACKAGES = ("src", "fleet", "reqwest-middleware", "tools/limitctl", "python")
+PAGES_OF_REGISTRIES = [ROOT / package / "README.md" for package in PACKAGES]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *PAGES_OF_REGISTRIES])
 FENCE = re.compile(r"^(?:<!-- not run: (?P<reason>.+) -->\n)?```(?P<info>.*)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)
 TIMEOUT = 300
 
@@ -213,7 +215,7 @@ def test_each_block_is_of_a_language_that_something_runs():
     # A package may have a document by a link.
     included = {
         (path.parent / name).resolve()
-        for crate in ("src", "fleet/src")
+        for crate in ("src", "fleet/src", "reqwest-middleware/src")
         for path in (ROOT / crate).rglob("*.rs")
         for name in re.findall(r'include_str!\("(.+\.md)"\)', path.read_text())
     }
