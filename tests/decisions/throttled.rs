@@ -33,7 +33,10 @@ fn admits_nothing_before_the_instant_and_everything_at_it() {
     );
     let set = scene.set();
     throttle(&set, HALF);
-    for (instant, left) in [(Duration::ZERO, HALF), (HALF - NANOSECOND, NANOSECOND)] {
+    for (instant, left, words) in [
+        (Duration::ZERO, HALF, "30s"),
+        (HALF - NANOSECOND, NANOSECOND, "1ms"), // rounded up
+    ] {
         scene.clock.advance_to(instant);
         let refusal = expect_refusal(set.request().try_acquire());
         assert_eq!(
@@ -43,7 +46,7 @@ fn admits_nothing_before_the_instant_and_everything_at_it() {
         assert_eq!(refusal.retry_after(), Some(left));
         assert_eq!(
             refusal.to_string(),
-            format!("set `api` is throttled, retry after {left:?}")
+            format!("set `api` is throttled, retry after {words}")
         );
         let standing = set.request().peek().expect("works");
         assert!(standing.iter().all(|verdict| verdict.retry_after == Some(left)));

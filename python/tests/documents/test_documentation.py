@@ -55,7 +55,7 @@ BLOCKS = list(_blocks())
 # What the documents take for granted, before the block of that number: names of an application, files.
 PYTHON_BEFORE = {
     # What the logger warns of would be printed.
-    ("docs/how-to/change-a-number.md", 2): """
+    ("docs/how-to/change-a-number.md", 3): """
         import logging
         logging.getLogger("shmlimit").addHandler(logging.NullHandler())
     """,
@@ -73,7 +73,7 @@ PYTHON_BEFORE = {
         from fastapi import FastAPI
         app = FastAPI()
     """,
-    ("docs/python/web.md", 7): """
+    ("docs/python/web.md", 8): """
         import pathlib
         BASE_DIR = pathlib.Path(".")
     """,

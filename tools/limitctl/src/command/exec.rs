@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,13 @@ pub struct Exec {
     /// Exactly the bytes that programs use, from 1 to 65,536 of them.
     #[arg(long, value_name = "KEY")]
     key: Option<OsString>,
+
+    /// What the permit is for, shown beside it where the set has `labels`; the command's name unless given
+    ///
+    /// `limitctl inspect` then says which job holds what. Up to 64 bytes are kept, where anyone who may read the segment can
+    /// read them: put no secret into it.
+    #[arg(long, value_name = "TEXT")]
+    label: Option<OsString>,
 
     /// How long to wait for the permit, such as 500ms, 1m or 2.5 (seconds); for ever unless given
     ///
@@ -133,9 +141,12 @@ impl Exec {
             store::ask_while_running(&segment);
         }
         let outcome = request.acquire(left()).map_err(cannot_take)?;
-        let mut permit = outcome
-            .into_result()
-            .map_err(|refusal| self.refused(refusal.to_string()))?;
+        let mut permit = outcome.into_result().map_err(|refusal| match deadline {
+            Some(deadline) if self.timeout != Some(Duration::ZERO) && deadline <= Instant::now() => {
+                self.refused(format!("time was up: {refusal}"))
+            }
+            _ => self.refused(refusal.to_string()),
+        })?;
         if permit.fencing_number().is_none() {
             self.give_back(&mut permit)?;
             return Ok(Kept::Nothing);
@@ -181,13 +192,22 @@ impl Exec {
     }
 
     fn request<'a>(&self, set: &'a LimitSet) -> Result<Request<'a>, Error> {
-        let mut request = set.request();
+        let mut request = set.request().label(self.label());
         if let Some(key) = &self.key {
             request.set_key(key.as_bytes())?;
         }
         self.costs.iter().try_fold(request, |request, cost| {
             request.with_decimal(&cost.limit, &cost.amount)
         })
+    }
+
+    /// What the permit is for. Of a command only its name, because arguments may be secrets.
+    fn label(&self) -> String {
+        let name = || Path::new(self.command.first()?).file_name();
+        let label = self.label.as_deref().or_else(name);
+        label
+            .map(|label| label.to_string_lossy().into_owned())
+            .unwrap_or_default()
     }
 
     fn give_back(&self, permit: &mut Permit<'_>) -> Result<(), Error> {

@@ -11,6 +11,7 @@ mod obstacles;
 mod queues;
 mod remedy;
 mod segment;
+mod stopped;
 mod time_zones;
 
 pub use file::Space;
@@ -19,3 +20,4 @@ pub use host::Host;
 pub use obstacles::obstacle;
 pub use remedy::quoted;
 pub use segment::{Kind, SegmentReport, directories, examine, regular_files};
+pub use stopped::Stopped;

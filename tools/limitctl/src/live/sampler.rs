@@ -11,6 +11,7 @@ use shmlimit::{Declaration, Error};
 use super::activity::{Rates, SetActivity, SetTotals};
 use super::hottest::KeyCounters;
 use crate::bounds::snapshot_with_bounds;
+use crate::diagnosis::Stopped;
 use crate::reveal::Reveal;
 use crate::set_files::{FileIdentities, identity};
 use crate::state::State;
@@ -40,6 +41,7 @@ pub struct Look {
     pub state: State,
     pub snapshot: SegmentSnapshot,
     pub declaration: Declaration,
+    pub stopped: Stopped,
     /// The activity of each set of the snapshot.
     activity: Vec<SetActivity>,
 }
@@ -133,6 +135,7 @@ impl Sampler {
             utc,
             elapsed,
             state,
+            stopped: Stopped::among(&self.reader, &snapshot)?,
             snapshot,
             declaration: self.reader.declaration().clone(),
             activity,
@@ -165,6 +168,7 @@ impl Look {
         described["time"] = self.utc.as_secs_f64().into();
         described["elapsed"] = self.elapsed.map(|elapsed| elapsed.as_secs_f64()).into();
         described["state"] = serde_json::to_value(self.state)?;
+        described["stopped"] = serde_json::to_value(&self.stopped)?;
         let sets = described.get_mut("sets").and_then(Value::as_array_mut);
         for (set, activity) in sets.into_iter().flatten().zip(&self.activity) {
             set["activity"] = serde_json::to_value(activity)?;

@@ -34,7 +34,7 @@ pub fn draw(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
 /// Draws the processes of the segment.
 pub fn draw_processes(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
     let heading = format!(
-        "{:>10}  {}  {:5}  {}",
+        "{:>10}  {}  {:7}  {}",
         "PID",
         pad("NAME", 24),
         "STATE",
@@ -44,13 +44,13 @@ pub fn draw_processes(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
     let lines = participants
         .filter(|it| screen.has(&it.name) || it.pid.to_string().contains(screen.filter()))
         .map(|it| {
-            let (state, style) = if it.alive {
-                ("alive", Style::new())
-            } else {
-                ("dead", BAD)
+            let (state, style) = match (it.alive, screen.look().stopped.has(process::attached(it))) {
+                (false, _) => ("dead", BAD),
+                (true, true) => ("stopped", BAD),
+                (true, false) => ("alive", Style::new()),
             };
             let text = format!(
-                "{:>10}  {}  {state:5}  {}",
+                "{:>10}  {}  {state:7}  {}",
                 process::attached(it).to_string(),
                 pad(&sanitise::line(&it.name), 24),
                 human::instant(it.joined_utc)
@@ -107,7 +107,7 @@ fn users(screen: &Screen, set: &SetSnapshot, [age, what]: [&str; 2]) -> (String,
     let heading = format!("{:>10}  {:10}  {age:>9}  {what}", "PID", "STATE");
     let line = |user: &User<'_>| {
         let style = match user.state {
-            UserState::Dead => BAD,
+            UserState::Dead | UserState::Stopped => BAD,
             UserState::Returned | UserState::Served => FAINT,
             UserState::Holds | UserState::Waits => Style::new(),
         };
@@ -152,6 +152,14 @@ impl Screen {
             List::Queue => set.tickets.iter().map(User::from).collect(),
             List::Keys | List::Holders => set.holds.iter().map(User::from).collect(),
         };
+        for user in &mut users {
+            if user
+                .process
+                .is_some_and(|process| self.look().stopped.has(process))
+            {
+                *user = user.stopped();
+            }
+        }
         users.retain(|user| {
             self.has(&format!(
                 "{} {}",

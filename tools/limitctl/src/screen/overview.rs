@@ -30,7 +30,7 @@ pub fn draw(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
         "REFUSED/S",
         "HELD",
         "QUEUED",
-        "LAST MINUTES"
+        "USED, LAST MINUTES"
     );
     let mut lines = Vec::new();
     let mut selected_line = None;

@@ -148,7 +148,7 @@ fn nothing_is_cut_off_on_a_terminal_of_eighty_by_twenty_four() {
     let _held = [scene.ask("tenants", Some("acme")), scene.ask("chat", None)];
     scene.look();
     let overview = scene.lines(80, 24);
-    assert!(overview[2].ends_with("LAST MINUTES"), "{overview:#?}");
+    assert!(overview[2].ends_with("USED, LAST MINUTES"), "{overview:#?}");
     assert!(overview[23].ends_with("tab processes"), "{overview:#?}");
     scene.press(KeyCode::Down);
     scene.press(KeyCode::Enter);

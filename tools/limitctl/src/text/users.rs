@@ -29,6 +29,8 @@ pub enum UserState {
     Returned,
     Waits,
     Served,
+    /// It lives, but does not run until another process lets it.
+    Stopped,
     Dead,
 }
 
@@ -39,6 +41,7 @@ impl UserState {
             Self::Returned => "returned",
             Self::Waits => "waits",
             Self::Served => "was served",
+            Self::Stopped => "stopped",
             Self::Dead => "dead",
         }
     }
@@ -85,6 +88,15 @@ impl<'a> From<&'a TicketSnapshot> for User<'a> {
 }
 
 impl User<'_> {
+    /// The same, of a process that does not run.
+    pub fn stopped(self) -> Self {
+        let state = match self.state {
+            UserState::Holds | UserState::Waits | UserState::Served => UserState::Stopped,
+            done => done,
+        };
+        Self { state, ..self }
+    }
+
     /// The label of its request in one line; empty if it has none.
     pub fn label_text(&self) -> String {
         self.label.map(sanitise::line).unwrap_or_default()
@@ -106,8 +118,12 @@ pub fn table(
         .right("PID", |user| process::cell(user.process))
         .left_if_any("NAME", name)
         .left("STATE", |user| {
-            let is_dead = user.state == UserState::Dead;
-            Cell::styled(user.state.words(), if is_dead { style::BAD } else { style::GOOD })
+            let style = match user.state {
+                UserState::Dead => style::BAD,
+                UserState::Stopped => style::WARNING,
+                _ => style::GOOD,
+            };
+            Cell::styled(user.state.words(), style)
         })
         .right(age, |user| human::duration(user.age))
         .left(amounts, |user| amount(user.amounts))

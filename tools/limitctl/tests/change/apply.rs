@@ -385,12 +385,12 @@ fn mistakes_of_a_change_have_the_codes_of_their_kind() {
         (
             &["api", "requests", "colour=red"],
             64,
-            "`colour` is not a field that can change in place; these are: capacity",
+            "`colour` is not a field of a limit that can change in place; these are: capacity",
         ),
         (
             &["api", "requests", "algorithm=gcra"],
             64,
-            "`algorithm` is not a field that can change in place",
+            "`algorithm` is not a field of a limit that can change in place",
         ),
         (&["api", "requests", "window=soon"], 64, "soon"),
         (&["api", "requests", "near_limit=most"], 64, "a whole percentage"),

@@ -6,5 +6,6 @@ mod mismatch;
 mod overrides;
 #[path = "../support/mod.rs"]
 mod support;
+mod throttle;
 mod tiers;
 mod time_zones;

@@ -54,7 +54,8 @@ fn a_key_is_assigned_to_a_tier_and_shown_in_it() {
     let run_assign = assign("acme", "gold").ended(0);
     assert_eq!(
         run_assign.stdout,
-        "tenants, key a... (4 B): from default to gold\n"
+        "tenants, key a... (4 B): from default to gold; the key had no row: it has used nothing lately\n",
+        "somebody may have mistyped it"
     );
     assert_eq!(
         assign("acme", "gold").ended(0).stdout,

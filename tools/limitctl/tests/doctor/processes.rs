@@ -254,3 +254,28 @@ fn a_retired_segment_is_removed() {
     let shown = run(["doctor", text(directory.path())]).ended(0).stdout;
     assert!(shown.contains("no segments in"), "{shown}");
 }
+
+#[test]
+fn every_view_of_holders_says_which_of_them_is_stopped() {
+    let directory = directory();
+    let path = create_with(directory.path(), ONE_PLACE);
+    let actor = Actor::start("hold", &path);
+    let states = || {
+        let shown = run(["inspect", text(&path)]).ended(0).stdout;
+        let pid = actor.pid().to_string();
+        let lines = shown
+            .lines()
+            .filter(|line| line.split_whitespace().any(|word| word == pid));
+        let is_stopped = lines.map(|line| line.contains("stopped"));
+        is_stopped.collect::<Vec<bool>>()
+    };
+    assert_eq!(
+        states(),
+        [false, false],
+        "among the processes, and among the holders"
+    );
+    actor.signal(Signal::SIGSTOP);
+    wait_for("holder_stopped", &path);
+    assert_eq!(states(), [true, true]);
+    actor.signal(Signal::SIGCONT);
+}

@@ -400,9 +400,10 @@ fn who_is_refused_or_waits_too_long_does_not_run_the_command() {
     for timeout in ["0", "50ms", "0.05"] {
         let refused = run_exec(&segment, "jobs", &["--timeout", timeout], "echo ran").ended(75);
         assert_eq!(refused.stdout, "");
+        let waited = if timeout == "0" { "" } else { "time was up: " };
         assert_eq!(
             refused.stderr,
-            "limitctl: set `jobs` refused by limit `running`\n"
+            format!("limitctl: {waited}set `jobs` refused by limit `running`\n")
         );
         let options = ["--timeout", timeout, "--conflict-exit-code", "9"];
         run_exec(&segment, "jobs", &options, "echo ran").ended(9);
@@ -631,4 +632,27 @@ fn the_tests_hold_where_signals_are_ignored_from_the_start() {
     }
     let run_ = run_command(&mut again).ended(0);
     assert!(run_.stdout.contains("5 passed"), "{run_:?}");
+}
+
+#[test]
+fn where_a_set_keeps_labels_a_job_is_shown_by_its_name_or_by_what_it_is_for() {
+    let directory = directory();
+    let segment = create_declared(
+        directory.path(),
+        "jobs",
+        "[[set]]\nname = \"jobs\"\nlabels = true\n[[set.limit]]\nname = \"running\"\nkind = \"concurrency\"\ncapacity = 2\n",
+    );
+    for (options, label) in [
+        (&[][..], "sh"),
+        (&["--label", "nightly import"], "nightly import"),
+    ] {
+        let mut running = Running::start(&mut exec(&segment, "jobs", options, WAITING_TO_BE_TOLD));
+        running.number();
+        let held = only_set(&segment).holds;
+        let labels: Vec<Option<&str>> = held.iter().map(|hold| hold.label.as_deref()).collect();
+        assert_eq!(labels, [Some(label)], "never its arguments, which may be secrets");
+        running.say("go on");
+        assert_eq!(running.end().code(), Some(0));
+        until("its place is free", || only_set(&segment).active == 0);
+    }
 }

@@ -4,6 +4,7 @@ mod directories;
 mod examples;
 mod exec;
 mod files_written;
+mod first_steps;
 mod held_until_the_end;
 mod packaging;
 mod probes;

@@ -653,6 +653,7 @@ fn help_version_completions_and_manual_are_answers() {
         "serve",
         "checkpoint",
         "assign",
+        "throttle",
     ] {
         let help = run([verb, "--help"]).ended(0).stdout;
         let (about, _) = help.split_once("Usage: limitctl").expect("a usage");

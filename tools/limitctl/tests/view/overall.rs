@@ -96,7 +96,7 @@ fn a_key_is_shown_with_its_own_limits_alone() {
         let shown = run_command(limitctl().args(arguments)).ended(0).stdout;
         assert!(shown.contains("499 of 500"), "{arguments:?}: {shown}");
         assert!(
-            !shown.contains("of 99.95") && !shown.contains("of 64"),
+            shown.contains("96.95 of 99.95") == (arguments[0] == "show"),
             "{arguments:?}: {shown}"
         );
         for limit in ["dollars", "in_flight"] {
@@ -191,6 +191,16 @@ fn who_waits_for_what_all_keys_have_is_shown_with_its_share() {
     let queued = queued.ended(0).json();
     let waiting = |index: usize| &queued["keys"][index]["waiting"];
     assert_eq!([waiting(0), waiting(1), waiting(2)], [1, 1, 0], "{queued}");
+    let shown = run(["show", text(&path), "model", "first"]).ended(0).stdout;
+    assert!(
+        line_of(&shown, "in_flight").contains("0 of 64"),
+        "why it would be refused: {shown}"
+    );
+    assert!(shown.contains("2 requests of all keys wait"), "{shown}");
+    let json = run(["show", "--json", text(&path), "model", "first"])
+        .ended(0)
+        .json();
+    assert_eq!(json["all_keys"][1]["name"], "in_flight", "{json}");
     let shown = run(["show", text(&path), "model", "acme"]).ended(0).stdout;
     assert!(line_of(&shown, "state").contains("in use"), "it waits: {shown}");
     let shown = run(["inspect", text(&path)]).ended(0).stdout;

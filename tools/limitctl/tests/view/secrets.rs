@@ -138,6 +138,7 @@ fn no_verb_shows_a_key_whole_unless_it_is_to_reveal_it() {
             "capacity=8",
         ],
         &["assign", path, "plans", SECRET, "gold"],
+        &["throttle", "--key", SECRET, path, "plans", "1s"],
         &["reset", "--key", SECRET, path, "plans"],
         &["reset", "--key", SECRET, path, "nothing"],
         &["recover", path],

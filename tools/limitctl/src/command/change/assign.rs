@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
+use shmlimit::snapshot::SegmentReader;
 
 use crate::arguments::{Access, SegmentPath};
 use crate::exit::{ExitCode, Failure};
@@ -48,6 +49,9 @@ impl Assign {
         let set = segment.set(&self.set)?;
         let key = set.key(self.key.as_bytes())?;
         let before = key.tier()?;
+        // What somebody mistyped has none.
+        let reader = SegmentReader::open(&self.segment.path)?;
+        let has_row = reader.key_snapshot(&self.set, self.key.as_bytes())?.is_some();
         key.assign(&self.tier)?;
         let whose = format!("{}, key {}", set.name(), key::typed(self.key.as_bytes()));
         let change = if before == self.tier {
@@ -55,7 +59,15 @@ impl Assign {
         } else {
             format!("from {before} to {}", self.tier)
         };
-        output::print(&format!("{}\n", sanitise::line(&format!("{whose}: {change}"))))?;
+        let unknown = if has_row {
+            ""
+        } else {
+            "; the key had no row: it has used nothing lately"
+        };
+        output::print(&format!(
+            "{}\n",
+            sanitise::line(&format!("{whose}: {change}{unknown}"))
+        ))?;
         Ok(ExitCode::DONE)
     }
 }

@@ -25,6 +25,8 @@ use crate::text::key;
 ///
 ///     limitctl edit /dev/shm/gateway.limits tenants requests capacity=500 --key acme
 ///
+/// Tiers and their weights change with the declaration: print it with `limitctl inspect --toml`, change it, and put it into force with `limitctl apply`.
+///
 /// What the key has used migrates as with a change of the declaration, and it keeps its capacity when another declaration is applied. It keeps its row, too, unless the set is declared to evict.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
@@ -217,7 +219,9 @@ fn assignment(text: &str) -> Result<Assignment, String> {
     let Some((_, form)) = Limit::editable_fields().find(|(name, _)| *name == field) else {
         let names: Vec<&str> = Limit::editable_fields().map(|(name, _)| name).collect();
         return Err(format!(
-            "`{field}` is not a field that can change in place; these are: {}",
+            "`{field}` is not a field of a limit that can change in place; these are: {}; what belongs to a set or a tier, such \
+             as a weight, changes with the declaration: `limitctl inspect --toml SEGMENT` prints it, and `limitctl apply` puts \
+             the changed one into force",
             names.join(", ")
         ));
     };

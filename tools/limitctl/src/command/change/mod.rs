@@ -4,5 +4,12 @@ mod apply;
 mod assign;
 mod edit;
 mod reset;
+mod throttle;
 
-verbs![apply::Apply, edit::Edit, assign::Assign, reset::Reset];
+verbs![
+    apply::Apply,
+    edit::Edit,
+    assign::Assign,
+    reset::Reset,
+    throttle::Throttle
+];

@@ -6,7 +6,9 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use shmlimit::declare::{Amount, LockKind, OnMismatch, ParseError};
 use shmlimit::snapshot::{SegmentMemory, SegmentReader};
-use shmlimit::{Declaration, DeclarationError, Limit, OpenOptions, SetDeclaration, Window};
+use shmlimit::{
+    Algorithm, Declaration, DeclarationError, Error, Limit, OpenError, OpenOptions, SetDeclaration, Window,
+};
 
 use super::declared::{for_all, segment_of};
 use crate::arguments::declaration_for;
@@ -54,15 +56,23 @@ pub struct Create {
 
     /// A limit of calls, such as requests=100/1s
     ///
-    /// Admits that many calls in each window; "unlimited" only counts them. May be repeated.
+    /// Admits so many calls in a window, and with most algorithms up to twice as many in some stretch as long as a window:
+    /// see --algorithm. "unlimited" only counts them. May be repeated.
     #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
     calls: Vec<PerWindow>,
 
     /// A limit of cost, such as tokens=90000/1m
     ///
-    /// Admits that much in each window; each request names its cost. May be repeated.
+    /// Like --calls, but each request names its cost. May be repeated.
     #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
     rate: Vec<PerWindow>,
+
+    /// The algorithm of the limits of --calls and --rate; gcra unless declared
+    ///
+    /// For a quota that a provider counts, choose sliding_window: it never admits more than the capacity. `limitctl inspect`
+    /// shows the most that each limit admits.
+    #[arg(long, value_name = "NAME", value_parser = algorithms(), requires = "set", conflicts_with_all = ["declaration", "all"])]
+    algorithm: Option<Algorithm>,
 
     /// A limit of what is held at the same time, such as in_flight=8
     ///
@@ -139,6 +149,32 @@ fn ways() -> impl TypedValueParser<Value = OnMismatch> {
     PossibleValuesParser::new(ways).try_map(|word| word.parse::<OnMismatch>())
 }
 
+/// The algorithms, with what each admits.
+fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
+    let algorithm = |algorithm: Algorithm, help| PossibleValue::new(algorithm.as_str()).help(help);
+    let algorithms = [
+        algorithm(
+            Algorithm::Gcra,
+            "The capacity at once, and as much again spread over a window",
+        ),
+        algorithm(Algorithm::TokenBucket, "The same, as a bucket that is refilled"),
+        algorithm(Algorithm::LeakyBucket, "The same, as a bucket that drains"),
+        algorithm(
+            Algorithm::FixedWindow,
+            "The capacity in each window, and so up to twice as much across the end of one; for windows of the calendar",
+        ),
+        algorithm(
+            Algorithm::SlidingWindow,
+            "Never more than the capacity in any stretch as long as a window",
+        ),
+        algorithm(
+            Algorithm::SlidingWindowCounter,
+            "Roughly that, in little memory whatever the capacity",
+        ),
+    ];
+    PossibleValuesParser::new(algorithms).try_map(|word| word.parse::<Algorithm>())
+}
+
 impl Create {
     pub fn run(self) -> Result<ExitCode, Failure> {
         if let Some(directory) = &self.all {
@@ -195,7 +231,16 @@ impl Create {
             None => options.create(path, declaration),
         };
         drop(uninterrupted);
-        let opened = outcome.map_err(Failure::while_creating)?;
+        let opened = outcome.map_err(|error| {
+            let exists = matches!(error, Error::Open(OpenError::AlreadyExists { .. }));
+            let mut failure = Failure::while_creating(error);
+            if exists {
+                failure
+                    .message
+                    .push_str("; with --if-missing, one that has the same declaration is enough");
+            }
+            failure
+        })?;
         let mismatches: Vec<String> = opened
             .mismatches()
             .iter()
@@ -240,16 +285,20 @@ impl Create {
     }
 
     fn simple_set(&self, name: &str) -> SetDeclaration {
+        let by_algorithm = |limit: Limit| match self.algorithm {
+            Some(algorithm) => limit.algorithm(algorithm),
+            None => limit,
+        };
         let calls = self
             .calls
             .iter()
             .cloned()
-            .map(|it| Limit::calls(it.name, it.capacity, it.window));
+            .map(|it| by_algorithm(Limit::calls(it.name, it.capacity, it.window)));
         let rates = self
             .rate
             .iter()
             .cloned()
-            .map(|it| Limit::rate(it.name, it.capacity, it.window));
+            .map(|it| by_algorithm(Limit::rate(it.name, it.capacity, it.window)));
         let concurrency = self
             .concurrency
             .iter()

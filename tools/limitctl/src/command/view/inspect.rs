@@ -4,10 +4,13 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 use shmlimit::declare::{Amount, LockKind};
-use shmlimit::snapshot::{LimitSnapshot, ProcessId, SegmentReader, SegmentSnapshot, SetCounts, SetSnapshot};
+use shmlimit::snapshot::{
+    LimitSnapshot, ParticipantSnapshot, ProcessId, SegmentReader, SegmentSnapshot, SetCounts, SetSnapshot,
+};
 use shmlimit::{Declaration, Limit, SetDeclaration};
 
 use crate::arguments::{Looking, Report};
+use crate::diagnosis::Stopped;
 use crate::exit::{ExitCode, Failure};
 use crate::live::usage::is_by_key;
 use crate::output;
@@ -54,6 +57,8 @@ struct Inspection {
     /// The PID namespace of the process ids, if it is not this process's.
     #[serde(skip)]
     namespace: Option<u64>,
+    #[serde(skip)]
+    stopped: Stopped,
 }
 
 impl Inspect {
@@ -70,11 +75,13 @@ impl Inspect {
         let place = reader.place()?;
         let is_another = !place.any_pid_namespace && place.pid_namespace != place.own_pid_namespace;
         let declaration = reader.declaration().clone();
+        let stopped = Stopped::among(&reader, &snapshot)?;
         self.looking.form.print(&Inspection {
             described: snapshot_with_bounds(&snapshot, &declaration).map_err(output::not_json)?,
             declaration,
             snapshot,
             namespace: is_another.then_some(place.pid_namespace),
+            stopped,
         })
     }
 }
@@ -144,7 +151,7 @@ impl Inspection {
             let table = Table::of(&snapshot.participants)
                 .right("PID", |it| process::attached(it).to_string())
                 .left("NAME", |it| sanitise::line(&it.name))
-                .left("STATE", |it| alive_or_dead(it.alive))
+                .left("STATE", |it| self.state_of(it))
                 .left("ATTACHED", |it| human::instant(it.joined_utc));
             text.push_str(&table.render(2));
         }
@@ -183,8 +190,8 @@ impl Inspection {
             style::title(&sanitise::line(&set.name)),
             facts.render()
         );
-        let holds: Vec<User<'_>> = set.holds.iter().map(User::from).collect();
-        let tickets: Vec<User<'_>> = set.tickets.iter().map(User::from).collect();
+        let holds: Vec<User<'_>> = set.holds.iter().map(|hold| self.user(hold)).collect();
+        let tickets: Vec<User<'_>> = set.tickets.iter().map(|ticket| self.user(ticket)).collect();
         let tables = [
             Some(limits(set, declared)),
             (!declared.tiers().is_empty()).then(|| tiers(declared)),
@@ -230,6 +237,23 @@ impl Inspection {
         style::paint(style::WARNING, holder)
     }
 
+    fn user<'a>(&self, of: impl Into<User<'a>>) -> User<'a> {
+        let user = of.into();
+        match user.process {
+            Some(process) if self.stopped.has(process) => user.stopped(),
+            _ => user,
+        }
+    }
+
+    fn state_of(&self, participant: &ParticipantSnapshot) -> Cell {
+        let is_stopped = self.stopped.has(process::attached(participant));
+        match (participant.alive, is_stopped) {
+            (false, _) => Cell::styled("dead", style::BAD),
+            (true, true) => Cell::styled("stopped", style::WARNING),
+            (true, false) => Cell::styled("alive", style::GOOD),
+        }
+    }
+
     fn users(&self, set: &SetSnapshot, users: &[User<'_>], headings: [&str; 3]) -> String {
         users::table(
             users,
@@ -244,14 +268,6 @@ impl Inspection {
         participants
             .find(|it| Some(it.slot) == user.slot && Some(process::attached(it)) == user.process)
             .map_or_else(String::new, |it| sanitise::line(&it.name))
-    }
-}
-
-fn alive_or_dead(is_alive: bool) -> Cell {
-    if is_alive {
-        Cell::styled("alive", style::GOOD)
-    } else {
-        Cell::styled("dead", style::BAD)
     }
 }
 

@@ -98,6 +98,9 @@ struct Selection {
     /// Whether only some of the keys were asked for.
     #[serde(skip)]
     is_filtered: bool,
+    /// Whether more is stored of some key than is shown.
+    #[serde(skip)]
+    is_cut: bool,
 }
 
 impl Keys {
@@ -118,6 +121,7 @@ impl Keys {
             limits: Vec::new(),
             order: self.by,
             is_filtered: self.text.is_some() || self.limited,
+            is_cut: false,
         };
         let max = if self.top == 0 { usize::MAX } else { self.top };
         let mut best = Best::new(max);
@@ -129,8 +133,13 @@ impl Keys {
                 best.offer(self.by.rank(key), || key.clone());
             }
         })?;
-        let keys = best.into_vec().into_iter();
-        selection.keys = keys.map(|key| self.reveal.row(key)).collect();
+        let keys = best.into_vec();
+        let shown: Vec<KeySnapshot> = keys.iter().cloned().map(|key| self.reveal.row(key)).collect();
+        selection.is_cut = keys
+            .iter()
+            .zip(&shown)
+            .any(|(stored, shown)| stored.key.kept != shown.key.kept);
+        selection.keys = shown;
         let sets = reader.snapshot()?.sets;
         if let Some(set) = sets.into_iter().find(|set| set.name == self.set) {
             selection.table = set.keys.unwrap_or_default();
@@ -176,10 +185,15 @@ impl Report for Selection {
         }
         let some = (number < self.matching).then(|| format!("{} of ", count(number)));
         text.push_str(&format!(
-            "\n{}{}{which}, {} first\n{}",
+            "\n{}{}{which}, {} first{}\n{}",
             some.unwrap_or_default(),
             human::quantity(self.matching, "key", "keys"),
             self.order.words(),
+            if self.is_cut {
+                "; --reveal shows them whole"
+            } else {
+                ""
+            },
             self.table().render(2)
         ));
         text
@@ -206,7 +220,7 @@ impl Selection {
             .left_if_any("LEAD", |key| key::lead(key.in_order));
         // If limits count networks, not every key has every limit.
         for name in &self.limits {
-            table = table.left(&sanitise::line(name), |key| {
+            table = table.left(&format!("{} left", sanitise::line(name)), |key| {
                 let limit = key.limits.iter().find(|limit| limit.name == *name);
                 limit.map_or_else(|| "".into(), key::left)
             });

@@ -57,6 +57,9 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = port.parse() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }
+    if text.contains('/') {
+        return Err("the port is named first, as in `limitctl serve 9464 SEGMENT`".to_owned());
+    }
     let mut found = text.to_socket_addrs().map_err(|error| error.to_string())?;
     found.next().ok_or_else(|| "no address has this name".to_owned())
 }

@@ -6,25 +6,27 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
+use shmlimit::declare::Scope;
 use shmlimit::snapshot::{
-    HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, SegmentReader, TicketSnapshot,
+    HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, LimitSnapshot, SegmentReader, TicketSnapshot,
 };
 use shmlimit::{Error, Limit, RequestError, SetDeclaration};
 
 use crate::arguments::{Looking, Report};
+use crate::diagnosis::Stopped;
 use crate::exit::{ExitCode, Failure};
 use crate::reveal::Reveal;
-use crate::text::amounts::declared_amounts;
+use crate::text::amounts::{amount, declared_amounts};
 use crate::text::facts::Facts;
 use crate::text::human::{self, count};
-use crate::text::table::Table;
+use crate::text::table::{Cell, Table};
 use crate::text::users::{self, User};
 use crate::text::{declared, key, sanitise, style};
 
 /// Show one key of a keyed set
 ///
-/// That is: what it has left of each limit, how often it was admitted and refused, and which processes hold or wait for
-/// something of it. Maps the file read-only and takes no lock. Works even if the segment stores no keys. In JSON, "rows"
+/// That is: what it has left of each limit, what all keys have left together, how often it was admitted and refused, and which
+/// processes hold or wait for something of it. Maps the file read-only and takes no lock. Works even if the segment stores no keys. In JSON, "rows"
 /// is empty if the key has no row.
 #[derive(Args, Debug)]
 pub struct Show {
@@ -55,6 +57,13 @@ struct View {
     rows: Vec<KeySnapshot>,
     holds: Vec<HoldSnapshot>,
     tickets: Vec<TicketSnapshot>,
+    /// The limits that all keys have together: they may refuse a key that has enough left of its own.
+    all_keys: Vec<LimitSnapshot>,
+    #[serde(skip)]
+    stopped: Stopped,
+    /// How many requests of all keys wait.
+    #[serde(skip)]
+    waiting: u64,
     /// What is shown of the key that was typed.
     #[serde(skip)]
     key: String,
@@ -77,20 +86,29 @@ impl Show {
             rows: rows.collect(),
             holds: Vec::new(),
             tickets: Vec::new(),
+            all_keys: Vec::new(),
+            stopped: Stopped::default(),
+            waiting: 0,
             key: self.reveal.typed(self.key.as_bytes()),
             declared: self.declared(&reader),
         };
-        if view
-            .rows
-            .iter()
-            .any(|row| row.held > 0 || row.of_dead > 0 || row.waiting > 0)
-        {
+        let is_used = |row: &KeySnapshot| row.held > 0 || row.of_dead > 0 || row.waiting > 0;
+        let mut declared = view.declared.iter().flat_map(SetDeclaration::limits);
+        let have_some_together = declared.any(|limit| limit.options().scope() == Scope::AllKeys);
+        if have_some_together || view.rows.iter().any(is_used) {
             let mut snapshot = reader.snapshot()?;
             self.reveal.users(&mut snapshot);
+            view.stopped = Stopped::among(&reader, &snapshot)?;
             let sets = snapshot.sets;
             for set in sets.into_iter().filter(|set| set.name == self.set) {
                 let is_its =
                     |key: &Option<KeyLabel>| view.rows.iter().any(|row| Some(&row.key) == key.as_ref());
+                view.waiting = set.tickets.iter().filter(|ticket| !ticket.granted).count() as u64;
+                let together = set
+                    .limits
+                    .into_iter()
+                    .filter(|limit| limit.scope == Scope::AllKeys);
+                view.all_keys.extend(together);
                 view.holds
                     .extend(set.holds.into_iter().filter(|hold| is_its(&hold.key)));
                 view.tickets
@@ -135,6 +153,10 @@ impl Report for View {
             .map(|row| row_text(row, self.declared.as_ref()))
             .collect();
         text.push_str(&rows.join("\n"));
+        if !self.all_keys.is_empty() {
+            text.push('\n');
+            text.push_str(&self.together());
+        }
         if !self.holds.is_empty() || !self.tickets.is_empty() {
             text.push('\n');
             text.push_str(&self.users());
@@ -215,6 +237,46 @@ fn declared_for(limit: &KeyLimitSnapshot, declaration: Option<&Limit>) -> String
 }
 
 impl View {
+    /// What all keys have together.
+    fn together(&self) -> String {
+        let declared = |limit: &LimitSnapshot| {
+            let mut limits = self.declared.iter().flat_map(SetDeclaration::limits);
+            let declared = limits.find(|declared| declared.name() == limit.name);
+            declared.map_or_else(String::new, |declared| sanitise::line(&declared::limit(declared)))
+        };
+        let left = |limit: &LimitSnapshot| {
+            let Some(max) = limit.found_capacity.or(limit.capacity) else {
+                return Cell::from("unlimited");
+            };
+            let mut text = format!("{} of {}", amount(limit, limit.remaining), amount(limit, max));
+            if !limit.reset_after.is_zero() {
+                text.push_str(&format!(", full in {}", human::duration(limit.reset_after)));
+            }
+            if limit.remaining == 0 {
+                Cell::styled(text, style::WARNING)
+            } else {
+                text.into()
+            }
+        };
+        let mut text = Table::of(&self.all_keys)
+            .left("LIMIT", |limit| sanitise::line(&limit.name))
+            .left("KIND", |limit| limit.kind)
+            .left("DECLARED", declared)
+            .left("LEFT", left)
+            .render(2);
+        if self.waiting > 0 {
+            let requests = human::quantity(
+                self.waiting,
+                "request of all keys waits",
+                "requests of all keys wait",
+            );
+            text.push_str(&format!(
+                "  {requests}: until they are served, those that do not wait are refused\n"
+            ));
+        }
+        text
+    }
+
     /// The holds and the waiters of the key.
     fn users(&self) -> String {
         let holds = self.holds.iter().map(User::from);
@@ -225,6 +287,10 @@ impl View {
                 key: None,
                 in_order: None,
                 ..user
+            })
+            .map(|user| match user.process {
+                Some(process) if self.stopped.has(process) => user.stopped(),
+                _ => user,
             })
             .collect();
         users::table(

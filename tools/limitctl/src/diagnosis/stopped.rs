@@ -1,0 +1,39 @@
+//! Processes that live, and do not run until another process lets them: stopped, traced, or frozen with their cgroup.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use shmlimit::Error;
+use shmlimit::snapshot::{ProcessId, SegmentReader, SegmentSnapshot};
+
+use super::host::process::activity;
+
+/// Those that are attached to a segment, as far as this process can tell.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub struct Stopped(BTreeSet<u64>);
+
+impl Stopped {
+    /// Looks at the processes of a snapshot. Those of other PID namespaces are left out.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SegmentReader::place`].
+    pub fn among(reader: &SegmentReader, snapshot: &SegmentSnapshot) -> Result<Self, Error> {
+        let place = reader.place()?;
+        // A copy, or a file from another boot or namespace, names other processes.
+        let is_of_here = place.any_pid_namespace || place.pid_namespace == place.own_pid_namespace;
+        if !(place.same_boot && place.same_file && is_of_here) {
+            return Ok(Self::default());
+        }
+        let alive = snapshot.participants.iter().filter(|it| it.alive);
+        let of_here = alive.filter(|it| it.pid_namespace.is_none()).map(|it| it.pid);
+        let stands_still =
+            |pid: &u64| activity(*pid).is_some_and(|activity| activity.standstill(*pid).is_some());
+        Ok(Self(of_here.filter(stands_still).collect()))
+    }
+
+    pub fn has(&self, process: ProcessId) -> bool {
+        process.namespace.is_none() && self.0.contains(&process.pid)
+    }
+}
