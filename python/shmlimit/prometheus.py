@@ -10,7 +10,7 @@ REGISTRY.register(SegmentCollector(sl.open("/dev/shm/api.limits", config="limits
 
 The counters are in the segment and cover all processes: every worker that is scraped answers the same, and there is
 nothing to add up. They need no `PROMETHEUS_MULTIPROC_DIR`. Names and labels are those of `limitctl export`, listed in
-`docs/observability.md`; a key is never a label.
+`docs/reference/metrics.md`; a key is never a label.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ const MAX_SETS: u64 = 1024;
 /// | `checkpoint` | where its state is saved to survive a reboot: `{ path = "/var/lib/shmlimit/api.checkpoint", every = "30s" }`, see [`Checkpoint`] | none |
 /// | `clock` | `"counter"`, or `"system"`: see [`ClockSource`] | `"counter"` |
 /// | `lock` | `"slot"`, or `"robust"` for the C library's robust mutex: see [`LockKind`] | `"slot"` |
-/// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
+/// | `version` | of the declaration: 1 to 2^63 - 1, see [`Declaration::version`](Self::version) | none, which is below 1 |
 ///
 /// | `[[set]]` (1 to 1024) | value | default |
 /// |---|---|---|
@@ -177,7 +177,7 @@ const MAX_SETS: u64 = 1024;
 ///
 /// | `[fleet]` | value | default |
 /// |---|---|---|
-/// | `url` | the store that hosts share, without user and password: `"redis://10.0.0.5:6379/0"`, see [`fleet_url`](Self::fleet_url) | required |
+/// | `url` | the store that hosts share, without user and password: `"redis://10.0.0.5:6379/0"`, see [`Declaration::fleet_url`](Self::fleet_url) | required |
 /// | `host` | the name of this host there, for people to read | its own name |
 ///
 /// A field that is not in these tables is an error, and so is one that has no effect beside the others.

@@ -1,5 +1,5 @@
 //! Metrics for Prometheus, in its text format or that of OpenMetrics. Names and labels are stable:
-//! `docs/observability.md` lists them. Keys are never exported: there may be millions, and they may identify people.
+//! `docs/reference/metrics.md` lists them. Keys are never exported: there may be millions, and they may identify people.
 
 use std::fmt::Write as _;
 use std::path::Path;

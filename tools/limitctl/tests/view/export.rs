@@ -155,7 +155,7 @@ fn has_the_names_that_are_promised_and_promtool_finds_nothing_wrong() {
             "shmlimit_would_refuse_total",
         ]
     );
-    let documented = document("docs/observability.md");
+    let documented = document("docs/reference/metrics.md");
     // Metrics of fleet limits are only exported if there are any.
     let of_leases = |name: &&str| name.starts_with("shmlimit_lease_") || name.starts_with("shmlimit_store_");
     let mut documented = names_in(&documented);
