@@ -155,6 +155,10 @@ struct GuideExamples;
 #[doc = include_str!("../docs/moving/tower-governor.md")]
 struct MovingFromTowerGovernor;
 
+#[cfg(all(doctest, feature = "tower"))]
+#[doc = include_str!("../docs/how-to/answer-in-your-own-words.md")]
+struct AnsweringInYourOwnWords;
+
 #[cfg(doctest)]
 #[doc = include_str!("../docs/moving/governor.md")]
 struct MovingFromGovernor;

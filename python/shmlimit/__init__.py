@@ -30,7 +30,8 @@ Workers      shmlimit.celery, futures; concurry
 Models       shmlimit.llm: calls of language models
 Metrics      shmlimit.prometheus
 
-`help(shmlimit.SetHandle)` describes one of them, docs/python.md all of them, and `limitctl --help` the command.
+`print(shmlimit.__doc__)` is this page alone, `help(shmlimit.SetHandle)` one of the classes, docs/python.md the guide,
+docs/tutorials the beginning, and `limitctl --help` the command.
 """
 
 from shmlimit import results

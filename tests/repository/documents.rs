@@ -233,6 +233,11 @@ fn pages_of_one_job_are_short_and_listed() {
 }
 
 #[test]
+fn pages_for_those_who_move_are_short_and_listed() {
+    check_short_and_listed("docs/moving", 80, "docs/moving/README.md", "");
+}
+
+#[test]
 fn tutorials_take_ten_minutes_and_are_listed() {
     check_short_and_listed("docs/tutorials", 210, "docs/tutorials/README.md", "");
 }
