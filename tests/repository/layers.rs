@@ -65,7 +65,7 @@ pub struct Source {
 
 impl Source {
     /// The modules from the crate's root down to this file.
-    fn module(&self) -> Vec<String> {
+    pub fn module(&self) -> Vec<String> {
         let mut module: Vec<String> = self
             .path
             .with_extension("")

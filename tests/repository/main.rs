@@ -6,6 +6,7 @@ mod dependencies;
 mod documents;
 mod fork_safety;
 mod layers;
+mod public_api;
 mod public_names;
 mod public_types;
 mod unsafe_code;
