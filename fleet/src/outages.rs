@@ -61,7 +61,8 @@ pub(crate) type Observer = Box<dyn Fn(&StoreEvent<'_>) + Send>;
 pub(crate) struct Outages {
     observer: Observer,
     lasting: Vec<Lasting>,
-    evicts_by: Option<String>,
+    /// By which policy each store evicts keys, if it does.
+    evicts_by: HashMap<String, String>,
 }
 
 /// What is told of by itself, so that one that lasts hides no other.
@@ -115,15 +116,19 @@ impl Outages {
         Self {
             observer,
             lasting: Vec::new(),
-            evicts_by: None,
+            evicts_by: HashMap::new(),
         }
     }
 
-    /// Notes by which policy a store evicts keys.
-    pub(crate) fn note_eviction(&mut self, policy: String) {
-        if self.evicts_by.as_ref() != Some(&policy) {
+    /// Notes by which policy a store evicts keys, if it does.
+    pub(crate) fn note_eviction(&mut self, store: &str, policy: Option<String>) {
+        let Some(policy) = policy else {
+            self.evicts_by.remove(store);
+            return;
+        };
+        if self.evicts_by.get(store) != Some(&policy) {
             (self.observer)(&StoreEvent::MayEvict { policy: &policy });
-            self.evicts_by = Some(policy);
+            self.evicts_by.insert(store.to_owned(), policy);
         }
     }
 

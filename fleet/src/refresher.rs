@@ -389,8 +389,10 @@ impl Work {
             .all(|problem| problem.as_ref().is_some_and(StoreError::is_denial));
         let asked = pipeline.requests().iter().zip(problems);
         attempts.extend(asked.map(|((request, _), problem)| attempt(url, request, problem)));
-        if let Some(policy) = client.evicts_by().map(str::to_owned) {
-            self.outages.note_eviction(policy);
+        let policy = client.evicts_by().map(str::to_owned);
+        if client.is_connected() {
+            pipeline.note_eviction(duty, policy.is_some());
+            self.outages.note_eviction(url, policy);
         }
         is_denied
     }

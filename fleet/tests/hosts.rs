@@ -5,6 +5,7 @@ mod scene;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{env, thread};
@@ -14,12 +15,13 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use scene::proxy::Proxy;
-use scene::{PASSWORD, Server, patient, server_program, wait_for};
+use scene::{PASSWORD, Server, cluster, patient, server_program, wait_for};
 use shmlimit::declare::{FleetLease, Outage};
 use shmlimit::snapshot::{SegmentReader, SegmentSnapshot};
 use shmlimit::{
     Declaration, Keyed, Limit, LimitSet, Outcome, RefusalReason, Segment, SetDeclaration, Window,
 };
+use shmlimit_fleet::protocol::store_key;
 use shmlimit_fleet::{Credentials, Refresher, StoreEvent, Timeouts};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -570,18 +572,18 @@ fn shares_places_and_reclaims_those_of_a_host_that_is_cut_off() {
 /// A host that shares a limit and has its first lease, and the lines in which it tells of what happens to the store.
 struct Teller {
     _directory: tempfile::TempDir,
-    _segment: Segment,
+    segment: Segment,
     set: LimitSet,
     refresher: Refresher,
     lines: mpsc::Receiver<String>,
 }
 
 impl Teller {
-    fn start(server: &Server, is_of_interest: fn(&StoreEvent<'_>) -> bool) -> Self {
+    fn start(url: &str, is_of_interest: fn(&StoreEvent<'_>) -> bool) -> Self {
         let limit = units(1_000, SECOND, 1_000, SECOND);
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("limits");
-        let segment = Segment::create(path, &declaration(&server.url(), limit)).expect("a segment");
+        let segment = Segment::create(path, &declaration(url, limit)).expect("a segment");
         let (told, lines) = mpsc::channel();
         let credentials = Credentials::none().with_password(PASSWORD);
         let tell = move |event: &StoreEvent<'_>| {
@@ -595,7 +597,7 @@ impl Teller {
         wait_for("a lease", || take(&set).is_ok());
         Self {
             _directory: directory,
-            _segment: segment,
+            segment,
             set,
             refresher,
             lines,
@@ -613,7 +615,7 @@ impl Teller {
 fn tells_of_an_outage_once_when_it_begins_and_once_when_it_ends() {
     let Some(program) = server_program() else { return };
     let mut server = Server::start(&program);
-    let host = Teller::start(&server, |_| true);
+    let host = Teller::start(&server.url(), |_| true);
     server.kill();
     wait_for("several failures", || {
         let _ = take(&host.set);
@@ -652,7 +654,9 @@ fn tells_once_of_a_store_that_may_evict_what_it_counts() {
                 policy,
             ],
         );
-        let host = Teller::start(&server, |event| matches!(event, StoreEvent::MayEvict { .. }));
+        let host = Teller::start(&server.url(), |event| {
+            matches!(event, StoreEvent::MayEvict { .. })
+        });
         // On the second connection, it is known.
         server.restart();
         let before = host.refresher.counts().round_trips;
@@ -664,6 +668,130 @@ fn tells_once_of_a_store_that_may_evict_what_it_counts() {
         assert_eq!(lines.len(), usize::from(is_told), "{bound} {policy}: {lines:?}");
         assert!(lines.iter().all(|line| line.contains(policy)), "{lines:?}");
     }
+}
+
+/// Any server of a cluster may, which doctor learns from the segment.
+#[test]
+fn tells_once_of_a_cluster_that_may_evict_what_it_counts() {
+    let Some(program) = server_program() else { return };
+    let servers = cluster::start(&program);
+    for (name, value) in [("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lfu")] {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg(name).arg(value);
+        command.query::<()>(&mut servers[0].connection()).expect("set");
+    }
+    let host = Teller::start(&cluster::url(&servers[..1]), |event| {
+        matches!(event, StoreEvent::MayEvict { .. })
+    });
+    let evicts = || {
+        let snapshot = host.segment.snapshot().expect("a snapshot");
+        snapshot.fleet.expect("declared").evicts
+    };
+    wait_for("the segment to say so", || {
+        let _ = take(&host.set);
+        evicts()
+    });
+    let lines = host.lines();
+    assert!(
+        matches!(&lines[..], [line] if line.contains("allkeys-lfu")),
+        "{lines:?}"
+    );
+}
+
+/// Two hosts that use a limit of a server of a cluster while that is killed, and its replica takes its place.
+fn gets_on_with_the_replica_of_a_cluster(has_password: bool) {
+    const RATE: u64 = 1_000;
+    const MOST_STEPS: u64 = 30;
+    let Some(program) = server_program() else { return };
+    let mut servers = cluster::start(&program);
+    let key = (0..)
+        .map(|number| format!("org/{number}"))
+        .find(|key| cluster::index_of(&servers, &store_key(key)) == 1)
+        .expect("some key");
+    let replica = cluster::add_replica(&program, &servers[1]);
+    let mut of_replica = replica.connection();
+    if !has_password {
+        cluster::remove_passwords(servers.iter().chain([&replica]));
+    }
+    let lease = FleetLease::new(key).lease(SECOND / 2);
+    let limit = Limit::rate("units", RATE, SECOND).burst(RATE).fleet(lease);
+    let declaration = declaration(&cluster::url(&servers[..1]), limit);
+    let begun = Instant::now();
+    let is_over = AtomicBool::new(false);
+    let hosts: Vec<_> = (0..2)
+        .map(|_| {
+            let directory = tempfile::tempdir().expect("a directory");
+            let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
+            let credentials = if has_password {
+                Credentials::none().with_password(PASSWORD)
+            } else {
+                Credentials::none()
+            };
+            let refresher = Refresher::start_with(&segment, credentials, Timeouts::default(), |_| {});
+            (segment, refresher.expect("a thread"), directory)
+        })
+        .collect();
+    let each = || {
+        hosts
+            .iter()
+            .map(|(segment, ..)| admitted(&segment.snapshot().expect("a snapshot")))
+    };
+    let is_served_since = |before: &[u64]| each().zip(before).all(|(now, before)| now > before + 50);
+    thread::scope(|scope| {
+        for (segment, ..) in &hosts {
+            let (set, is_over) = (segment.set("api").expect("declared"), &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    take_all(&set, 5);
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        let _end = OnDrop(&is_over);
+        wait_for("leases", || is_served_since(&[0, 0]));
+        servers[1].kill();
+        wait_for("the replica to take over", || {
+            let command = redis::cmd("ROLE");
+            let role: Vec<redis::Value> = command.query(&mut of_replica).unwrap_or_default();
+            role.first() == Some(&redis::Value::BulkString(b"master".to_vec()))
+        });
+        let failures_of = |(segment, ..): &(Segment, Refresher, _)| {
+            let snapshot = segment.snapshot().expect("a snapshot");
+            let lease = snapshot.sets[0].limits[0].lease.as_ref().expect("shared");
+            lease.counts.failures
+        };
+        let failures = || hosts.iter().map(failures_of).max();
+        let failed = failures();
+        let before: Vec<_> = each().collect();
+        wait_for("leases of the replica", || is_served_since(&before));
+        let steps = failures().zip(failed).map(|(now, before)| now - before);
+        assert!(steps < Some(MOST_STEPS), "{steps:?}");
+        let (sum, bound) = (
+            each().sum::<u64>(),
+            RATE as f64 * (1.0 + begun.elapsed().as_secs_f64()),
+        );
+        println!("admitted {sum} of {bound:.0}; attempts that failed once it had taken over: {steps:?}");
+        assert!(sum as f64 <= bound, "{sum} of {bound}");
+    });
+}
+
+/// Ends what waits for it, however the test ends.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn gets_on_with_the_replica_of_a_cluster_with_a_password() {
+    gets_on_with_the_replica_of_a_cluster(true);
+}
+
+#[test]
+fn gets_on_with_the_replica_of_a_cluster_without_a_password() {
+    gets_on_with_the_replica_of_a_cluster(false);
 }
 
 /// Takes one unit of a key.

@@ -169,7 +169,7 @@ pub mod row {
 /// The record of a lease.
 pub mod lease {
     /// After the words of the limit's algorithm.
-    pub const SIZE: usize = 55;
+    pub const SIZE: usize = 56;
     pub const SPENT: usize = 0;
     pub const ALLOWANCE: usize = 1;
     pub const VALID_UNTIL: usize = 2;
@@ -182,8 +182,8 @@ pub mod lease {
     /// In the record of a shard of keys, also: when its lists of rows are looked at.
     pub const USED_AT: usize = 42;
     pub const PACED_UNTIL: usize = 44;
-    /// The last words of the first record of a segment say who asks the store.
-    pub const OF_DUTY: usize = 7;
+    /// The last words of the first record of a segment say who asks the store, and what it found.
+    pub const OF_DUTY: usize = 8;
 }
 
 /// A hold: the amounts that are held follow its head.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::{
     Client, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisError, TlsCertificates,
+    RedisConnectionInfo, RedisError, TlsCertificates, Value,
 };
 use shmlimit::fleet::{LeaseRequest, StoreProblem};
 
@@ -17,7 +17,7 @@ use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
 use crate::store::failure::{is_interruption, problem_of};
 use crate::store::sentinels::{self, Named, Sentinels};
-use crate::store::server::{Results, ask_server, ask_together, field};
+use crate::store::server::{Results, ask_memory, ask_server, ask_together, evicts_by, field};
 use crate::store::timeouts::Timeouts;
 use crate::terms::Terms;
 
@@ -46,7 +46,7 @@ impl std::fmt::Debug for StoreClient {
             .debug_struct("StoreClient")
             .field("address", &self.address)
             .field("credentials", &self.credentials)
-            .field("is_connected", &self.link.is_some())
+            .field("is_connected", &self.is_connected())
             .finish_non_exhaustive()
     }
 }
@@ -256,28 +256,30 @@ impl StoreClient {
         let client = self.server(node, self.settings())?;
         let mut connection = client.get_connection_with_timeout(self.timeouts.connect)?;
         let mut questions = redis::pipe();
-        questions.cmd("INFO").arg("server").cmd("INFO").arg("memory");
+        questions.cmd("INFO").arg("server");
+        ask_memory(&mut questions);
         let told = ask_together(&mut connection, Instant::now() + self.timeouts.answer, &questions)?;
-        let mut texts = told
-            .into_iter()
-            .map(|told| told.and_then(|text| Ok(redis::from_redis_value::<String>(text)?)));
-        let server = texts.next().transpose()?.unwrap_or_default();
-        // A server that does not say so is not known to evict anything.
-        let memory = texts.next().and_then(Result::ok).unwrap_or_default();
+        let mut told = told.into_iter();
+        let server: String = redis::from_redis_value(told.next().transpose()?.unwrap_or(Value::Nil))?;
+        let evicts_by = told.next().and_then(evicts_by);
         Ok(Link::Server {
             connection: Box::new(connection),
             node: node.clone(),
             run: field(&server, "run_id").unwrap_or_default().to_owned(),
-            evicts_by: evicts_by(&memory).map(str::to_owned),
+            evicts_by,
         })
     }
 
-    /// By which policy the server that is connected evicts keys, if it does and is not part of a cluster.
+    /// By which policy the server that is connected evicts keys, if it does, or one of the cluster.
     pub(crate) fn evicts_by(&self) -> Option<&str> {
-        match &self.link {
-            Some(Link::Server { evicts_by, .. }) => evicts_by.as_deref(),
-            _ => None,
+        match self.link.as_ref()? {
+            Link::Server { evicts_by, .. } => evicts_by.as_deref(),
+            Link::Cluster(cluster) => cluster.evicts_by(),
         }
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.link.is_some()
     }
 
     /// Whether sentinels still name the server of a link as the primary. They are asked once a second: a former primary
@@ -366,10 +368,4 @@ fn install_provider() {
         // An error means that another thread has just installed one.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
-}
-
-/// The policy by which a server evicts keys, from its INFO of memory. One without a bound on its memory evicts nothing.
-fn evicts_by(memory: &str) -> Option<&str> {
-    let is_bounded = field(memory, "maxmemory").is_some_and(|bytes| bytes != "0");
-    field(memory, "maxmemory_policy").filter(|policy| is_bounded && *policy != "noeviction")
 }

@@ -1,6 +1,6 @@
 //! A cluster: a connection to each of its servers, so that none of them keeps the others from answering.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ use redis::{Client, Connection, ErrorKind, RedisError, ServerErrorKind, Value};
 use super::address::Node;
 use super::calls::{Call, Scripts};
 use super::failure::is_interruption;
-use super::server::{Results, ask_server, ask_together};
+use super::server::{Results, ask_memory, ask_server, ask_together, evicts_by};
 use super::slots::{self, Slots, redirected, slot_of};
 use super::timeouts::Timeouts;
 
@@ -22,7 +22,8 @@ pub(super) struct Reach<'a> {
     pub(super) timeouts: Timeouts,
 }
 
-type Opened = Result<Connection, RedisError>;
+/// A connection, and by which policy its server evicts keys, if it does.
+type Opened = Result<(Connection, Option<String>), RedisError>;
 
 /// The connection to one server.
 enum Line {
@@ -45,6 +46,8 @@ pub(super) struct Cluster {
     /// Who said last where the slots are.
     informant: Option<Node>,
     lines: HashMap<Node, Line>,
+    /// By which policies servers evict keys that do.
+    evicting: BTreeMap<Node, String>,
     opened: Receiver<(Node, Opened)>,
     opener: Sender<(Node, Opened)>,
 }
@@ -61,6 +64,7 @@ impl Cluster {
             doubted: HashSet::new(),
             informant: None,
             lines: HashMap::new(),
+            evicting: BTreeMap::new(),
             opened,
             opener,
         };
@@ -94,6 +98,11 @@ impl Cluster {
     /// Whether any server is connected.
     pub(super) fn is_connected(&self) -> bool {
         self.lines.values().any(|line| matches!(line, Line::Open(_)))
+    }
+
+    /// By which policy a server evicts keys, if any does.
+    pub(super) fn evicts_by(&self) -> Option<&str> {
+        self.evicting.values().next().map(String::as_str)
     }
 
     /// Makes each call at the server that has its keys, at all servers at the same time. Takes no longer than to connect
@@ -326,7 +335,11 @@ impl Cluster {
         // A server without slots is not needed any more, and an earlier thread may have connected to it already.
         if let Some(line @ Line::Opening { .. }) = self.lines.get_mut(&node) {
             *line = match opened {
-                Ok(connection) => Line::Open(Box::new(connection)),
+                Ok((connection, policy)) => {
+                    self.evicting.remove(&node);
+                    self.evicting.extend(policy.map(|policy| (node, policy)));
+                    Line::Open(Box::new(connection))
+                }
                 Err(error) => Line::Failed(error),
             };
         }
@@ -366,6 +379,7 @@ impl Cluster {
                     let named = &self.named;
                     self.lines
                         .retain(|node, _| slots.include(node) || named.contains(node));
+                    self.evicting.retain(|node, _| slots.include(node));
                     self.slots = slots;
                     self.doubted.clear();
                     self.informant = Some(node);
@@ -423,9 +437,11 @@ where
 fn connect(client: &Client, timeout: Duration) -> Opened {
     let deadline = Instant::now() + timeout;
     let mut connection = client.get_connection_with_timeout(timeout)?;
-    // Whatever it says: what is wrong is found when it is asked for something.
-    ask_together(&mut connection, deadline, &slots::question())?;
-    Ok(connection)
+    let mut questions = slots::question();
+    ask_memory(&mut questions);
+    // Whatever it says to the first: what is wrong is found when it is asked for something.
+    let told = ask_together(&mut connection, deadline, &questions)?;
+    Ok((connection, told.into_iter().next_back().and_then(evicts_by)))
 }
 
 fn left_until(deadline: Instant) -> Duration {

@@ -129,3 +129,17 @@ pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (_, value) = fields.find(|(field, _)| *field == name)?;
     Some(value.trim())
 }
+
+/// Asks a server by which policy it evicts keys.
+pub(super) fn ask_memory(questions: &mut Pipeline) {
+    questions.cmd("INFO").arg("memory");
+}
+
+/// The policy, from the answer. A server without a bound on its memory evicts nothing, and one that does not say is not known
+/// to.
+pub(super) fn evicts_by(memory: Result<Value, RedisError>) -> Option<String> {
+    let memory: String = redis::from_redis_value(memory.ok()?).ok()?;
+    let is_bounded = field(&memory, "maxmemory").is_some_and(|bytes| bytes != "0");
+    let policy = field(&memory, "maxmemory_policy").filter(|policy| is_bounded && *policy != "noeviction");
+    policy.map(str::to_owned)
+}

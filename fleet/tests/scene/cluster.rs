@@ -7,8 +7,10 @@ use super::{PASSWORD, Server, wait_for};
 /// The first slot of each server, and the end.
 const ENDS: [u16; 4] = [0, 5_461, 10_923, 16_384];
 
-/// Starts the servers and waits until each knows the others and their slots.
-pub fn start(program: &Path) -> Vec<Server> {
+/// Soon enough for a test that waits for a failover, and late enough for a busy machine.
+const NODE_TIMEOUT: &str = "2000";
+
+fn start_node(program: &Path) -> Server {
     let arguments = [
         "--requirepass",
         PASSWORD,
@@ -18,10 +20,15 @@ pub fn start(program: &Path) -> Vec<Server> {
         "yes",
         "--cluster-require-full-coverage",
         "no",
+        "--cluster-node-timeout",
+        NODE_TIMEOUT,
     ];
-    let servers: Vec<_> = (0..3)
-        .map(|_| Server::start_cluster_node(program, &arguments))
-        .collect();
+    Server::start_cluster_node(program, &arguments)
+}
+
+/// Starts the servers and waits until each knows the others and their slots.
+pub fn start(program: &Path) -> Vec<Server> {
+    let servers: Vec<_> = (0..3).map(|_| start_node(program)).collect();
     for (server, slots) in servers.iter().zip(ENDS.windows(2)) {
         let mut connection = server.connection();
         let _: () = redis::cmd("CLUSTER")
@@ -49,6 +56,49 @@ pub fn start(program: &Path) -> Vec<Server> {
         });
     }
     servers
+}
+
+/// Adds a replica of a server, and waits until it has what that has.
+pub fn add_replica(program: &Path, of: &Server) -> Server {
+    let replica = start_node(program);
+    let mut connection = replica.connection();
+    let _: () = redis::cmd("CLUSTER")
+        .arg("MEET")
+        .arg("127.0.0.1")
+        .arg(of.port)
+        .arg(of.bus)
+        .query(&mut connection)
+        .expect("met");
+    let id: String = redis::cmd("CLUSTER")
+        .arg("MYID")
+        .query(&mut of.connection())
+        .expect("an id");
+    wait_for("the replica to be one", || {
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("REPLICATE").arg(&id);
+        command.query::<()>(&mut connection).is_ok()
+    });
+    wait_for("the replica to have the data", || {
+        let mut command = redis::cmd("INFO");
+        let state: String = command
+            .arg("replication")
+            .query(&mut connection)
+            .unwrap_or_default();
+        state.contains("master_link_status:up")
+    });
+    replica
+}
+
+/// Lets everybody use the servers.
+pub fn remove_passwords<'a>(servers: impl IntoIterator<Item = &'a Server>) {
+    for server in servers {
+        let mut connection = server.connection();
+        for name in ["masterauth", "requirepass"] {
+            let mut command = redis::cmd("CONFIG");
+            command.arg("SET").arg(name).arg("");
+            command.query::<()>(&mut connection).expect("set");
+        }
+    }
 }
 
 /// The URL of a cluster that servers are part of.

@@ -443,6 +443,12 @@ impl Duty {
         Ok(engine.fail_lease(&asked.lease, problem, retry_in)?)
     }
 
+    /// Records whether the store evicts keys when its memory is used up, so that limits may start over: see
+    /// [`FleetSnapshot::evicts`](super::FleetSnapshot::evicts). Has no effect if another process has taken over duty.
+    pub fn note_eviction(&self, asked: &Asked, evicts: bool) {
+        asked.file.engine.note_eviction(asked.taken, evicts);
+    }
+
     /// Sleeps until a request may be due, because too little is leased or because time has passed. Sleeps for at most
     /// `timeout` and at most a second, and may return early.
     pub fn wait(&self, timeout: Duration) {

@@ -26,6 +26,9 @@ pub struct FleetSnapshot {
     /// How many times a process took duty over from one that had died with it or kept it for too long; of several files,
     /// the most.
     pub takeovers: u64,
+    /// Whether the store, or a server of the cluster, evicts keys when its memory is used up, as the process that asks
+    /// found when it connected. A limit that is evicted starts over.
+    pub evicts: bool,
     /// What the numbers of all files of the directory have in common; zero for a file by itself.
     #[serde(skip)]
     pub(in crate::api) directory_number: u64,
@@ -43,6 +46,7 @@ impl FleetSnapshot {
     /// What two files of a directory know.
     pub(in crate::api) fn and(mut self, other: Self) -> Self {
         self.takeovers = self.takeovers.max(other.takeovers);
+        self.evicts |= other.evicts;
         if self.is_asking() && !other.is_asking() {
             self.duty = other.duty;
         }

@@ -38,6 +38,7 @@ pub(super) fn fleet_state(
         host: host_number(header),
         duty,
         takeovers: seen.takeovers,
+        evicts: seen.evicts,
         directory_number: directory_number(header),
     })
 }

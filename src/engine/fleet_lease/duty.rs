@@ -47,6 +47,8 @@ pub(crate) struct SeenDuty {
     /// Until when that process is on duty, on the segment clock.
     pub(crate) until: u64,
     pub(crate) takeovers: u64,
+    /// Whether the store evicts keys, as a process on duty last found.
+    pub(crate) evicts: bool,
 }
 
 /// Who is on duty in a segment; `None` if no limit has room for a lease.
@@ -63,6 +65,7 @@ pub(crate) fn duty_of(sets: &[Arc<SetEngine>]) -> Option<SeenDuty> {
             owner: read(LeaseWord::Duty)?,
             until: read(LeaseWord::DutyUntil)?,
             takeovers: read(LeaseWord::Takeovers)?,
+            evicts: read(LeaseWord::Evicts)? != 0,
         })
     })
 }
@@ -144,6 +147,13 @@ impl SegmentEngine {
         let until = self.system_nanos().saturating_add(nanos.min(LONGEST));
         words.duty_until().store(until, Ordering::Release);
         true
+    }
+
+    /// Notes whether the store evicts keys.
+    pub(crate) fn note_eviction(&self, taken: TakenDuty, evicts: bool) {
+        if let Some(words) = self.duty_words().filter(|_| self.has_duty(taken)) {
+            words.evicts().store(evicts.into(), Ordering::Relaxed);
+        }
     }
 
     /// Asks to be woken when the process on duty dies. Also returns how long to sleep at most, in nanoseconds.

@@ -81,6 +81,11 @@ impl DutyWords {
         self.word(LeaseWord::Takeovers)
     }
 
+    /// Whether the store evicts keys, as the process on duty last found.
+    pub(in crate::engine) fn evicts(&self) -> &AtomicU64 {
+        self.word(LeaseWord::Evicts)
+    }
+
     /// The futex of [`duty_free`](Self::duty_free), for a caller that may outlive `self`.
     pub(in crate::engine) fn mapped_duty_free(&self) -> Result<Mapped<AtomicU64>, OutOfRegion> {
         self.mapped(LeaseWord::DutyFree)

@@ -127,6 +127,8 @@ lease_words! {
     DutyTaken = "duty_taken",
     /// First record only: a futex, advanced when an answer of the store was put into force, or did not come.
     Answered = "answered",
+    /// First record only: not zero: the store evicts keys when its memory is used up.
+    Evicts = "evicts",
 }
 
 pub(crate) const LEASE_WORDS: usize = LeaseWord::ALL.len();

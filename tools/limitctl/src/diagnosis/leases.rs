@@ -31,6 +31,14 @@ pub fn findings(look: &Look) -> Vec<Finding> {
             of_store.into_iter().chain(of_lease)
         })
         .collect();
+    if is_shared && fleet.evicts {
+        found.push(Finding::warning(
+            "store_evicts",
+            "the store evicts keys when its memory is used up",
+            "a limit that is evicted starts over: set its maxmemory-policy to noeviction; it is looked at when a process \
+             connects",
+        ));
+    }
     if is_shared && !fleet.duty.as_ref().is_some_and(|duty| duty.alive) {
         found.push(without_duty(look, fleet));
     }

@@ -324,6 +324,10 @@ fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
             .iter()
             .any(|kind| kind == "no_duty" || kind.starts_with("store_"))
     );
+    for evicts in [true, false] {
+        duty.note_eviction(&asked, evicts);
+        assert_eq!(kinds(&path).contains(&"store_evicts".to_owned()), evicts);
+    }
     let shown = run(["inspect", text(&path)]).ended(0);
     for word in ["redis://127.0.0.1:1", "org/api/calls", "spend_out", "answers"] {
         assert!(shown.stdout.contains(word), "{word} is not in {}", shown.stdout);
