@@ -14,7 +14,7 @@ pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
     let dead = participants
         .iter()
         .filter(|it| !it.alive)
-        .map(|it| dead(it, remedies));
+        .map(|it| dead(look, it, remedies));
     let of_sets = look
         .snapshot()
         .sets
@@ -27,19 +27,35 @@ pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
     dead.chain(no_room(look)).chain(stopped).chain(of_sets).collect()
 }
 
-fn dead(participant: &ParticipantSnapshot, remedies: &Remedies) -> Finding {
-    Finding::warning(
-        "participant_dead",
-        format!(
-            "process {} ({}) died attached",
-            process::attached(participant),
-            participant.name
-        ),
-        "what it held is given back to those who need it, and its place in the table is the next process's",
-    )
-    .of_process(Some(participant.pid))
-    .twice(format!("{} {}", participant.slot, participant.generation))
-    .healed_by(remedies.recover())
+fn dead(look: &Look, participant: &ParticipantSnapshot, remedies: &Remedies) -> Finding {
+    let is_its = |slot: Option<u64>| slot == Some(participant.slot);
+    let left_something = look.snapshot().sets.iter().any(|set| {
+        set.holds.iter().any(|hold| is_its(hold.owner_slot))
+            || set.tickets.iter().any(|ticket| is_its(ticket.owner_slot))
+    });
+    let what = format!(
+        "process {} ({}) died attached",
+        process::attached(participant),
+        participant.name
+    );
+    // A worker that is stopped by a signal, as with a service, closes nothing: that is no reason to wake anybody.
+    let finding = if left_something {
+        Finding::warning(
+            "participant_dead",
+            what,
+            "what it held is given back to those who need it, and its place in the table is the next process's",
+        )
+    } else {
+        Finding::note(
+            "participant_dead",
+            what,
+            "it has no permit and waits for none, as when a signal ends an idle worker; its place in the table is the next process's",
+        )
+    };
+    finding
+        .of_process(Some(participant.pid))
+        .twice(format!("{} {}", participant.slot, participant.generation))
+        .healed_by(remedies.recover())
 }
 
 fn no_room(look: &Look) -> Option<Finding> {

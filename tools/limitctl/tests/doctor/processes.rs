@@ -279,3 +279,15 @@ fn every_view_of_holders_says_which_of_them_is_stopped() {
     assert_eq!(states(), [true, true]);
     actor.signal(Signal::SIGCONT);
 }
+
+#[test]
+fn who_held_nothing_when_it_was_killed_is_worth_a_note_and_no_alarm() {
+    let directory = directory();
+    let path = create_with(directory.path(), ONE_PLACE);
+    Actor::start("attach", &path).kill();
+    assert_eq!(the("participant_dead", &findings(&path))["severity"], "note");
+    run(["doctor", "--strict", text(&path)]).ended(0);
+    Actor::start("hold", &path).kill();
+    assert_eq!(the("participant_dead", &findings(&path))["severity"], "warning");
+    run(["doctor", "--strict", text(&path)]).ended(1);
+}

@@ -17,6 +17,8 @@ use crate::text::{key, sanitise};
 ///
 ///     limitctl assign /dev/shm/gateway.limits tenants acme gold
 ///
+/// Under gcra, token_bucket and leaky_bucket, what is left stays, and refills at the new rate; `limitctl reset --key` replenishes it at once.
+///
 /// The key keeps its row until it is back in the tier `default`, unless the set is declared to evict.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
