@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{Response, StatusCode, response};
-use tower_layer::Layer;
 
 use super::answer::Rejection;
 use super::callback::Callback;
 use super::extract::demand::Extractor;
 use super::service::LimitService;
 use super::settings::{OnError, Settings};
+use super::shared_layer::shared_layer;
 use crate::headers::Advertise;
 
 /// Puts limits in front of a service. See the [module](super).
@@ -133,20 +133,4 @@ impl<E> LimitLayer<E> {
     }
 }
 
-// Not derived: the extractor is shared and need not be `Clone`.
-impl<E> Clone for LimitLayer<E> {
-    fn clone(&self) -> Self {
-        Self {
-            extractor: Arc::clone(&self.extractor),
-            settings: self.settings.clone(),
-        }
-    }
-}
-
-impl<S, E> Layer<S> for LimitLayer<E> {
-    type Service = LimitService<S, E>;
-
-    fn layer(&self, service: S) -> Self::Service {
-        LimitService::new(service, Arc::clone(&self.extractor), self.settings.clone())
-    }
-}
+shared_layer!(LimitLayer, LimitService);

@@ -100,6 +100,7 @@ mod permits;
 mod refused_inside;
 mod service;
 mod settings;
+mod shared_layer;
 
 pub use answer::Rejection;
 pub use body::LimitBody;

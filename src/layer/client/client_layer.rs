@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use tower_layer::Layer;
 
 use super::client_service::ClientLimitService;
 use super::not_sent::NotSent;
@@ -14,6 +13,7 @@ use super::upstream::Settings;
 use crate::layer::callback::Callback;
 use crate::layer::extract::demand::Extractor;
 use crate::layer::settings::OnError;
+use crate::layer::shared_layer::shared_layer;
 
 /// Puts limits in front of a client, so that the requests of all processes of the host stay within the limits of an
 /// upstream.
@@ -163,20 +163,4 @@ impl<E> ClientLimitLayer<E> {
     }
 }
 
-// Not derived: the extractor is shared and need not be `Clone`.
-impl<E> Clone for ClientLimitLayer<E> {
-    fn clone(&self) -> Self {
-        Self {
-            extractor: Arc::clone(&self.extractor),
-            settings: self.settings.clone(),
-        }
-    }
-}
-
-impl<S, E> Layer<S> for ClientLimitLayer<E> {
-    type Service = ClientLimitService<S, E>;
-
-    fn layer(&self, service: S) -> Self::Service {
-        ClientLimitService::new(service, Arc::clone(&self.extractor), self.settings.clone())
-    }
-}
+shared_layer!(ClientLimitLayer, ClientLimitService);
