@@ -225,54 +225,48 @@ pub fn undo(outcome: WithHandle<Outcome<'static>>) {
     }
 }
 
-/// Makes an outcome an object: a permit or a refusal. `heartbeat` says whether to renew the permit's leases in the
-/// background.
+/// Makes an outcome an object: a permit, or what `refused` makes of a refusal. `heartbeat` says whether to renew the
+/// permit's leases in the background.
 #[inline(always)]
 pub fn answer<'py>(
     py: Python<'py>,
     outcome: WithHandle<Outcome<'static>>,
     heartbeat: bool,
+    refused: Refused<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    match outcome.separate(Outcome::into_result) {
-        Ok(permit) => held(py, permit, heartbeat),
-        Err(refusal) => object::make(py, Refusal::new(refusal)),
-    }
-}
-
-/// The permit that a wait ended with.
-///
-/// # Errors
-///
-/// `AcquireTimeout` if the time was up; `Refused` if the queue or the table of keys is full.
-#[inline(always)]
-pub fn granted<'py>(
-    py: Python<'py>,
-    outcome: WithHandle<Outcome<'static>>,
-    heartbeat: bool,
-) -> PyResult<Bound<'py, PyAny>> {
-    match outcome.separate(Outcome::into_result) {
-        Ok(permit) => held(py, permit, heartbeat),
-        Err(refusal) => {
-            let class = match refusal.get().reason() {
-                RefusalReason::QueueFull | RefusalReason::TableFull => "Refused",
-                _ => "AcquireTimeout",
-            };
-            let refusal = object::make(py, Refusal::new(refusal))?;
-            Err(exception_of(py, class, refusal))
-        }
-    }
-}
-
-#[inline(always)]
-fn held<'py>(
-    py: Python<'py>,
-    permit: WithHandle<shmlimit::Permit<'static>>,
-    heartbeat: bool,
-) -> PyResult<Bound<'py, PyAny>> {
+    let permit = match outcome.separate(Outcome::into_result) {
+        Ok(permit) => permit,
+        Err(refusal) => return refused(py, refusal),
+    };
     if heartbeat {
         permit.get().heartbeat_in_background().or_raise(py)?;
     }
     object::make(py, Permit::new(permit))
+}
+
+/// What becomes of a refusal.
+type Refused<'py> = fn(Python<'py>, WithHandle<shmlimit::Refusal>) -> PyResult<Bound<'py, PyAny>>;
+
+/// A refusal is an answer.
+#[inline(always)]
+pub fn as_answer<'py>(
+    py: Python<'py>,
+    refusal: WithHandle<shmlimit::Refusal>,
+) -> PyResult<Bound<'py, PyAny>> {
+    object::make(py, Refusal::new(refusal))
+}
+
+/// The refusal of a request that waited is an error.
+///
+/// # Errors
+///
+/// `AcquireTimeout` if the time was up; `Refused` if the queue or the table of keys is full.
+pub fn as_error<'py>(py: Python<'py>, refusal: WithHandle<shmlimit::Refusal>) -> PyResult<Bound<'py, PyAny>> {
+    let class = match refusal.get().reason() {
+        RefusalReason::QueueFull | RefusalReason::TableFull => "Refused",
+        _ => "AcquireTimeout",
+    };
+    Err(exception_of(py, class, as_answer(py, refusal)?))
 }
 
 struct Release;

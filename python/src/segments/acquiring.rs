@@ -118,7 +118,7 @@ Raises:
         if arguments.is_empty() {
             let handle = limits.of_set();
             let outcome = limits.ask(py, |set| at_once(py, &handle.request(set), Request::try_acquire))?;
-            return permit::answer(py, outcome, false);
+            return permit::answer(py, outcome, false, permit::as_answer);
         }
         let parameters = [
             intern!(py, "costs"),
@@ -141,7 +141,7 @@ Raises:
                 Request::try_acquire,
             )
         })?;
-        permit::answer(py, outcome, heartbeat)
+        permit::answer(py, outcome, heartbeat, permit::as_answer)
     }
 }
 
@@ -217,7 +217,7 @@ Raises:
             let _ = outcome.map(permit::undo);
             return Err(raised);
         }
-        permit::granted(py, outcome?, heartbeat)
+        permit::answer(py, outcome?, heartbeat, permit::as_error)
     }
 }
 

@@ -151,7 +151,7 @@ impl Pool {
                 false => request.try_acquire(),
             }
         });
-        permit::answer(py, self.answered(py, chosen)?, heartbeat)
+        permit::answer(py, self.answered(py, chosen)?, heartbeat, permit::as_answer)
     }
 
     /// Chooses a set and waits in its queue. With failover, every set is first asked without waiting.
@@ -199,7 +199,7 @@ impl Pool {
             let _ = answered.map(permit::undo);
             return Err(raised);
         }
-        permit::granted(py, answered?, heartbeat)
+        permit::answer(py, answered?, heartbeat, permit::as_error)
     }
 
     /// Begins a request of a task, which then polls it.

@@ -118,7 +118,7 @@ impl Waiting {
             let _ = outcome.map(permit::undo);
             return Err(raised);
         }
-        permit::granted(py, outcome.or_raise(py)?, self.heartbeat).map(Some)
+        permit::answer(py, outcome.or_raise(py)?, self.heartbeat, permit::as_error).map(Some)
     }
 
     /// Leaves the queue. A grant that was not collected is given back.
