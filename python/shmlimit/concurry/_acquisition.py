@@ -14,7 +14,6 @@ from ._limits import Amount, CallLimit, Limit, RateLimit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -135,12 +134,7 @@ class LimitSetAcquisition:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, exception: BaseException | None, _traceback: object) -> None:
         if self._released:
             return
         missing = None
@@ -148,20 +142,15 @@ class LimitSetAcquisition:
             missing = self._missing()
         finally:
             # Nobody releases after the block, so nothing may stay held, updated or not.
-            self._finish(failed=exception_type is not None)
+            self._finish(failed=exception is not None)
         if missing is not None:
             raise missing
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.__exit__(exception_type, exception, traceback)
+    async def __aexit__(self, _type: object, exception: BaseException | None, _traceback: object) -> None:
+        self.__exit__(_type, exception, _traceback)
 
     def _under(self, permit: shmlimit.Permit) -> Self:
         """Puts an acquisition that was made before under its permit."""

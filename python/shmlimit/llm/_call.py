@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from shmlimit import AlreadyReleased, AlreadySettled, Permit
@@ -128,12 +127,7 @@ class Call:
         self.permit = self._admission
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, exception: BaseException | None, _traceback: object) -> None:
         try:
             self._look_at(exception)
             if self._is_known():
@@ -145,12 +139,7 @@ class Call:
         self.permit = self._admission if isinstance(self._admission, Permit) else await self._admission
         return self
 
-    async def __aexit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _type: object, exception: BaseException | None, _traceback: object) -> None:
         try:
             self._look_at(exception)
             if self._is_known():
