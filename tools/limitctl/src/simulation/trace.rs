@@ -159,7 +159,7 @@ impl<R: BufRead> Trace<R> {
 }
 
 /// A line, as written.
-#[derive(Deserialize)]
+#[derive(Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
     at_ms: u64,
@@ -185,46 +185,22 @@ fn parse(bytes: &[u8]) -> Result<(u64, Action), String> {
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(r#"not an object: write for example {"at_ms": 1000, "set": "api"}"#.to_owned());
     }
-    let line: Line = serde_json::from_slice(bytes).map_err(|error| explain(&error))?;
+    let mut line: Line = serde_json::from_slice(bytes).map_err(|error| explain(&error))?;
     let at_ms = line.at_ms;
-    match line {
-        Line {
-            set: Some(_),
-            settle: None,
-            release: None,
-            ..
-        } => Ok((at_ms, Action::Take(take(line)?))),
-        Line {
-            set: None,
-            key: None,
-            tier: None,
-            cost: None,
-            wait_ms: None,
-            hold_ms: None,
-            id: None,
-            settle: Some(id),
-            usage: Some(usage),
-            release: None,
-            ..
-        } => Ok((at_ms, Action::Settle { id, usage })),
-        Line {
-            set: None,
-            key: None,
-            tier: None,
-            cost: None,
-            wait_ms: None,
-            hold_ms: None,
-            id: None,
-            settle: None,
-            usage: None,
-            release: Some(id),
-            ..
-        } => Ok((at_ms, Action::Release { id })),
-        Line {
-            settle: Some(_),
-            usage: None,
-            ..
-        } => Err("a settle says what was used: add `usage`, such as {\"tokens\": 900}".to_owned()),
+    if line.set.is_some() && line.settle.is_none() && line.release.is_none() {
+        return Ok((at_ms, Action::Take(take(line)?)));
+    }
+    let ends = (line.settle.take(), line.usage.take(), line.release.take());
+    let nothing_else = Line {
+        at_ms,
+        ..Line::default()
+    };
+    match ends {
+        (Some(id), Some(usage), None) if line == nothing_else => Ok((at_ms, Action::Settle { id, usage })),
+        (None, None, Some(id)) if line == nothing_else => Ok((at_ms, Action::Release { id })),
+        (Some(_), None, _) => {
+            Err("a settle says what was used: add `usage`, such as {\"tokens\": 900}".to_owned())
+        }
         _ => Err(
             "an event is one of three: `set` with `key`, `cost` and `id` as needed; `settle` with `usage`; `release`"
                 .to_owned(),
@@ -400,54 +376,45 @@ mod tests {
             ("{", &["line 1", "not JSON", "write one object a line"][..]),
             ("7", &["line 1", "write for example"]),
             (
-                "[1, \"api\", null, null, null, null, null, null]",
+                r#"[1, "api", null, null, null, null, null, null]"#,
                 &["not an object"],
             ),
-            ("{\"set\": \"api\"}", &["missing field `at_ms`"]),
+            (r#"{"set": "api"}"#, &["missing field `at_ms`"]),
             (
-                "{\"at_ms\": 1.5, \"set\": \"api\"}",
+                r#"{"at_ms": 1.5, "set": "api"}"#,
                 &["column 13", "floating point `1.5`"],
             ),
-            ("{\"at_ms\": -1, \"set\": \"api\"}", &["integer `-1`"]),
-            ("{\"at_ms\": 1, \"sets\": \"api\"}", &["unknown field `sets`"]),
+            (r#"{"at_ms": -1, "set": "api"}"#, &["integer `-1`"]),
+            (r#"{"at_ms": 1, "sets": "api"}"#, &["unknown field `sets`"]),
             (
-                "{\"at_ms\": 1, \"set\": \"a\", \"cost\": {\"n\": -2}}",
+                r#"{"at_ms": 1, "set": "a", "cost": {"n": -2}}"#,
                 &["integer `-2`"],
             ),
             (
-                "{\"at_ms\": 1, \"set\": \"a\", \"cost\": {\"n\": 1, \"n\": 2}}",
+                r#"{"at_ms": 1, "set": "a", "cost": {"n": 1, "n": 2}}"#,
                 &["`n` is named twice"],
             ),
+            (r#"{"at_ms": 1, "set": "a", "cost": 3}"#, &["an object of limits"]),
+            (r#"{"at_ms": 1, "release": 1.5}"#, &["a text or a whole number"]),
+            (r#"{"at_ms": 1}"#, &["one of three"]),
             (
-                "{\"at_ms\": 1, \"set\": \"a\", \"cost\": 3}",
-                &["an object of limits"],
-            ),
-            ("{\"at_ms\": 1, \"release\": 1.5}", &["a text or a whole number"]),
-            ("{\"at_ms\": 1}", &["one of three"]),
-            (
-                "{\"at_ms\": 1, \"set\": \"a\", \"id\": 1, \"wait_ms\": 5}",
+                r#"{"at_ms": 1, "set": "a", "id": 1, "wait_ms": 5}"#,
                 &["ends by time needs no `id`"],
             ),
+            (r#"{"at_ms": 1, "release": 1, "hold_ms": 5}"#, &["one of three"]),
+            (r#"{"at_ms": 1, "set": "a", "release": 1}"#, &["one of three"]),
+            (r#"{"at_ms": 1, "release": 1, "usage": {}}"#, &["one of three"]),
+            (r#"{"at_ms": 1, "settle": 1}"#, &["add `usage`"]),
             (
-                "{\"at_ms\": 1, \"release\": 1, \"hold_ms\": 5}",
-                &["one of three"],
-            ),
-            (
-                "{\"at_ms\": 1, \"set\": \"a\", \"release\": 1}",
-                &["one of three"],
-            ),
-            ("{\"at_ms\": 1, \"release\": 1, \"usage\": {}}", &["one of three"]),
-            ("{\"at_ms\": 1, \"settle\": 1}", &["add `usage`"]),
-            (
-                "{\"at_ms\": 1, \"set\": \"a\", \"hold_ms\": 9223372036854}",
+                r#"{"at_ms": 1, "set": "a", "hold_ms": 9223372036854}"#,
                 &["until after the year 2262"],
             ),
             (
-                "{\"at_ms\": 1, \"set\": \"a\", \"wait_ms\": 18446744073709551615}",
+                r#"{"at_ms": 1, "set": "a", "wait_ms": 18446744073709551615}"#,
                 &["until after the year 2262"],
             ),
             (
-                "{\"at_ms\": 9223372036855, \"release\": 1}",
+                r#"{"at_ms": 9223372036855, "release": 1}"#,
                 &["after the year 2262"],
             ),
         ] {
