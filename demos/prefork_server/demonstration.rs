@@ -73,6 +73,16 @@ pub struct Killed {
     pub replacement: Option<(Worker, Duration)>,
 }
 
+/// A server that has started, and how it was asked to run.
+#[derive(Clone, Copy)]
+pub struct Running<'a> {
+    pub segment: &'a Segment,
+    pub rules: &'a AllRules,
+    pub server: SocketAddr,
+    pub options: &'a Options,
+    pub signals: &'a SigSet,
+}
+
 /// What the parent watches and acts upon while the client runs.
 struct Watch<'a, 'b> {
     segment: &'a Segment,
@@ -82,14 +92,14 @@ struct Watch<'a, 'b> {
 }
 
 /// Runs the client against the workers, and kills one of them on the way. `None` if it was interrupted.
-pub fn run(
-    segment: &Segment,
-    rules: &AllRules,
-    crew: &mut Crew<'_>,
-    server: SocketAddr,
-    options: &Options,
-    signals: &SigSet,
-) -> Result<Option<Findings>, Failure> {
+pub fn run(running: &Running<'_>, crew: &mut Crew<'_>) -> Result<Option<Findings>, Failure> {
+    let Running {
+        segment,
+        rules,
+        server,
+        options,
+        signals,
+    } = *running;
     let mut workers = crew.workers().to_vec();
     let everyone = &rules.everyone;
     let mut client =

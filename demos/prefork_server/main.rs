@@ -25,17 +25,18 @@ mod rules;
 mod table;
 mod worker;
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::ExitCode;
 use std::time::Duration;
 use std::{fs, iter};
 
 use clap::Parser;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::Signal;
 use serde_json::json;
 use shmlimit::Segment;
 
 use crew::{Crew, Replaced};
+use demonstration::Running;
 use options::Options;
 use report::{Report, print};
 use rules::AllRules;
@@ -83,14 +84,21 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
         )
     })?;
 
+    let running = Running {
+        segment: &segment.0,
+        rules: &rules,
+        server,
+        options,
+        signals: &signals,
+    };
     if options.serve {
-        serve(&segment.0, &rules, &mut crew, server, options, &signals)?;
+        serve(&running, &mut crew)?;
         return Ok(ExitCode::SUCCESS);
     }
     if !options.json {
         announce_demonstration(&segment.0, &rules, options);
     }
-    let findings = demonstration::run(&segment.0, &rules, &mut crew, server, options, &signals)?;
+    let findings = demonstration::run(&running, &mut crew)?;
     crew.end()?;
     let Some(findings) = findings else {
         return Err("interrupted".into());
@@ -130,16 +138,10 @@ fn announce_limits(rules: &AllRules) {
 }
 
 /// Stays up until it is interrupted, and replaces workers that end.
-fn serve(
-    segment: &Segment,
-    rules: &AllRules,
-    crew: &mut Crew<'_>,
-    server: SocketAddr,
-    options: &Options,
-    signals: &SigSet,
-) -> Result<(), Failure> {
+fn serve(running: &Running<'_>, crew: &mut Crew<'_>) -> Result<(), Failure> {
+    let (segment, rules, server) = (running.segment, running.rules, running.server);
     let pids: Vec<i32> = crew.workers().iter().map(|worker| worker.pid.as_raw()).collect();
-    if options.json {
+    if running.options.json {
         let started = json!({ "listening": server, "segment": segment.path(), "workers": pids });
         println!("{started}");
     } else {
@@ -153,7 +155,7 @@ fn serve(
     }
     loop {
         if let Some(Signal::SIGINT | Signal::SIGTERM) =
-            crew::wait_for_signal(signals, Duration::from_secs(1))?
+            crew::wait_for_signal(running.signals, Duration::from_secs(1))?
         {
             break;
         }
