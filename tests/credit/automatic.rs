@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::scene::create;
-use crate::scene::credit::{self, LONG, check, counts, one_limit, one_limit_in, remaining, spend_all};
+use crate::scene::credit::{
+    self, LONG, check, counts, one_limit, one_limit_in, remaining, spend_all, spent_by_children,
+};
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::sys::signal::Signal;
 use nix::unistd::pause;
@@ -199,27 +201,18 @@ fn what_is_not_spent_comes_back_where_the_algorithm_refunds() {
 fn processes_and_threads_together_admit_what_the_limit_gives() {
     let test = "automatic::processes_and_threads_together_admit_what_the_limit_gives";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        const PROCESSES: usize = 4;
         const CAPACITY: u64 = 50_000;
         for algorithm in BACKLOG {
             let directory = tempfile::tempdir_in(directory).expect("a directory");
             let (segment, set) = one_limit_in(directory.path(), calls(CAPACITY, algorithm));
-            let spent = SharedWords::new(PROCESSES);
-            let children: Vec<Child> = spent
-                .iter()
-                .map(|spent| {
-                    Child::fork(|| {
-                        std::thread::scope(|scope| {
-                            for _ in 0..3 {
-                                scope.spawn(|| spend_all(&set, spent));
-                            }
-                        });
-                    })
-                })
-                .collect();
-            children.into_iter().for_each(Child::succeed);
+            let spent = spent_by_children(4, |spent| {
+                std::thread::scope(|scope| {
+                    for _ in 0..3 {
+                        scope.spawn(|| spend_all(&set, spent));
+                    }
+                });
+            });
             segment.recover().expect("works");
-            let spent: u64 = spent.iter().map(|spent| spent.load(Ordering::Relaxed)).sum();
             assert_eq!(spent + remaining(&set), CAPACITY, "{algorithm:?}");
             assert!(remaining(&set) < 100, "{algorithm:?}: {}", remaining(&set));
         }

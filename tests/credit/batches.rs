@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::scene;
 use crate::scene::clock::Scene;
 use crate::scene::credit::{
-    self, LONG, REFUNDING, check, counts, one_limit, one_limit_in, remaining, spend_all,
+    self, LONG, REFUNDING, check, counts, one_limit, one_limit_in, remaining, spend_all, spent_by_children,
 };
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use crate::scene::{ALGORITHMS, create, create_in, expect_permit, is_admitted};
@@ -508,13 +508,7 @@ fn processes_together_admit_what_the_limit_gives() {
         for algorithm in ALGORITHMS {
             let directory = tempfile::tempdir_in(directory).expect("a directory");
             let (segment, set) = one_limit_in(directory.path(), calls(CAPACITY, algorithm, 50));
-            let spent = SharedWords::new(PROCESSES);
-            let children: Vec<Child> = spent
-                .iter()
-                .map(|spent| Child::fork(|| spend_all(&set, spent)))
-                .collect();
-            children.into_iter().for_each(Child::succeed);
-            let spent: u64 = spent.iter().map(|spent| spent.load(Ordering::Relaxed)).sum();
+            let spent = spent_by_children(PROCESSES, |spent| spend_all(&set, spent));
             assert!(spent <= CAPACITY, "{algorithm:?}: {spent}");
             // Each child ends with less than a batch.
             assert!(spent + 50 * PROCESSES as u64 > CAPACITY, "{algorithm:?}: {spent}");

@@ -75,25 +75,13 @@ pub fn serve(listener: &UnixListener, templates: &[LeaseRequest]) {
 pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProblem> {
     let exchange = || -> std::io::Result<String> {
         let mut stream = UnixStream::connect(path)?;
-        let of_key = request
-            .of_key
-            .map_or((0, 0), |of_key| (of_key.hash, of_key.began));
-        let LeaseRequest {
-            key,
-            host,
-            sequence,
-            spent,
-            refunded,
-            ungranted,
-            held,
-            wanted,
-            ..
-        } = request;
-        writeln!(
-            stream,
-            "{key} {} {} {host} {sequence} {spent} {refunded} {ungranted} {held} {wanted}",
-            of_key.0, of_key.1
-        )?;
+        let of_key = request.of_key.unwrap_or(LeasedKey { hash: 0, began: 0 });
+        write!(stream, "{} {} {}", request.key, of_key.hash, of_key.began)?;
+        let counts = [request.spent, request.refunded, request.ungranted];
+        for number in [request.host, request.sequence].iter().chain(&counts) {
+            write!(stream, " {number}")?;
+        }
+        writeln!(stream, " {} {}", request.held, request.wanted)?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line)?;
         Ok(line)

@@ -156,6 +156,11 @@ fn program(status: StatusCode) -> Program {
     }
 }
 
+/// A layer around a service. Only what the service holds of the layer's closures is left of them.
+fn put_around<S, L: Layer<S>>(layer: L, service: S) -> L::Service {
+    layer.layer(service)
+}
+
 /// Asks a service once, and reads its answer.
 async fn ask<S, B>(service: S)
 where
@@ -194,10 +199,7 @@ fn a_program_that_panics_under_the_layer_leaves_nothing_taken() {
                 if may_wait {
                     layer = layer.wait(TIMEOUT);
                 }
-                let service = layer.layer(program(status));
-                // From here on, only what the request holds of the layer's closures is left.
-                drop(layer);
-                run(place, is_taken, may_wait, ask(service));
+                run(place, is_taken, may_wait, ask(put_around(layer, program(status))));
             });
         }
     }
@@ -219,10 +221,7 @@ fn a_client_that_panics_under_the_layer_leaves_nothing_taken() {
                 if may_wait {
                     layer = layer.wait(TIMEOUT);
                 }
-                let service = layer.layer(program(status));
-                // From here on, only what the request holds of the layer's closures is left.
-                drop(layer);
-                run(place, is_taken, may_wait, ask(service));
+                run(place, is_taken, may_wait, ask(put_around(layer, program(status))));
             });
         }
     }

@@ -9,6 +9,7 @@ use shmlimit::snapshot::LimitCounts;
 use shmlimit::{Algorithm, Limit, LimitSet, Segment, SetDeclaration};
 use tempfile::TempDir;
 
+use super::process::{Child, SharedWords};
 use super::{create, create_in, first_set};
 
 /// So long that nothing is replenished while a test runs.
@@ -52,6 +53,14 @@ pub fn spend_all(set: &LimitSet, spent: &AtomicU64) {
             break;
         }
     }
+}
+
+/// What that many children spend together, each by [`spend_all`] or several at a time.
+pub fn spent_by_children(children: usize, spend: impl Fn(&AtomicU64)) -> u64 {
+    let spent = SharedWords::new(children);
+    let children: Vec<Child> = spent.iter().map(|spent| Child::fork(|| spend(spent))).collect();
+    children.into_iter().for_each(Child::succeed);
+    spent.iter().map(|spent| spent.load(Ordering::Relaxed)).sum()
 }
 
 pub fn remaining(set: &LimitSet) -> u64 {

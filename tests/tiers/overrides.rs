@@ -21,6 +21,12 @@ fn two_limits() -> SetDeclaration {
         .add_limit(Limit::concurrency("in_flight", 1))
 }
 
+/// Gives a key twice the requests that others have.
+fn give_twenty(set: &LimitSet, key: &str) {
+    let key = set.key(key).expect("keyed");
+    key.override_capacity("requests", 20).expect("a row");
+}
+
 #[test]
 fn a_key_is_limited_by_the_capacity_of_its_own_and_others_are_not() {
     let scene = Scene::new(two_limits());
@@ -408,13 +414,7 @@ fn a_key_keeps_its_row_until_its_last_capacity_is_taken_away() {
         .add_limit(Limit::calls("others", 10, MINUTE));
     let scene = Scene::new(set);
     let set = scene.set();
-    for key in 0..ROWS {
-        let key = key.to_string();
-        set.key(key)
-            .expect("keyed")
-            .override_capacity("requests", 20)
-            .expect("a row");
-    }
+    (0..ROWS).for_each(|key| give_twenty(&set, &key.to_string()));
     let seventh = set.key("7").expect("keyed");
     seventh.override_capacity("others", 20).expect("a row");
     scene.pass(MINUTE);
@@ -442,11 +442,7 @@ fn a_key_that_is_evicted_begins_again_as_declared() {
         let scene = Scene::new(set.add_limit(Limit::calls("requests", 10, MINUTE)));
         let set = scene.set();
         for key in 0..ROWS {
-            let key = key.to_string();
-            set.key(key)
-                .expect("keyed")
-                .override_capacity("requests", 20)
-                .expect("a row");
+            give_twenty(&set, &key.to_string());
             scene.pass(Duration::from_nanos(1));
         }
         scene.pass(MINUTE);
@@ -476,11 +472,7 @@ fn keys_that_were_given_something_of_their_own_are_the_last_to_be_evicted_by_usa
             let key = &name;
             match (number, is_tiered) {
                 (3, true) => set.key(key).expect("keyed").assign("gold").expect("a row"),
-                (3, false) => set
-                    .key(key)
-                    .expect("keyed")
-                    .override_capacity("requests", 20)
-                    .expect("a row"),
+                (3, false) => give_twenty(&set, key),
                 _ => {
                     assert!(is_admitted(&set.request(), &name));
                     assert!(is_admitted(&set.request(), &name));
@@ -549,10 +541,7 @@ fn what_was_reserved_before_a_change_of_capacity_is_not_refunded() {
 fn keys_are_shown_with_the_capacities_of_their_own() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
-    set.key("a")
-        .expect("keyed")
-        .override_capacity("requests", 20)
-        .expect("a capacity");
+    give_twenty(&set, "a");
     let reader = SegmentReader::open(scene.path()).expect("a segment");
     let shown = reader.key_snapshot("api", "a").expect("no error").expect("a row");
     let limits: Vec<_> = shown

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use shmlimit::fleet::Duty;
-use shmlimit::{Declaration, LimitSet, OpenOptions, Outcome, Permit, RefusalReason, Segment, VirtualClock};
+use shmlimit::{
+    Declaration, LimitSet, OpenOptions, Outcome, Permit, RefusalReason, Segment, SetDeclaration, VirtualClock,
+};
 use shmlimit_fleet::{Answers, Exchange, Pipeline};
 
 use crate::Failure;
@@ -18,6 +20,14 @@ pub enum Taken {
     Admitted,
     Pending,
     Refused,
+}
+
+/// What a host declares, whose limits the store counts.
+pub fn declared(set: SetDeclaration) -> Declaration {
+    Declaration::new()
+        .participants(1)
+        .fleet_url("redis://127.0.0.1")
+        .add_set(set)
 }
 
 pub struct Host {

@@ -31,9 +31,9 @@ impl<E> Schedule<E> {
         self.number
     }
 
-    /// The next event and its instant; `None` after the last one.
-    pub fn pop(&mut self) -> Option<(u64, E)> {
-        let Reverse((instant, number)) = self.instants.pop()?;
+    /// The next event before `end`, and its instant.
+    pub fn pop_before(&mut self, end: u64) -> Option<(u64, E)> {
+        let Reverse((instant, number)) = self.instants.pop().filter(|next| next.0.0 < end)?;
         let event = self.events.remove(&number)?;
         Some((instant, event))
     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use fastrand::Rng;
 use shmlimit::declare::FleetLease;
 use shmlimit::fleet::StoreProblem;
-use shmlimit::{Algorithm, Declaration, Limit, SetDeclaration};
+use shmlimit::{Algorithm, Limit, SetDeclaration};
 use shmlimit_fleet::model::StoreModel;
 use shmlimit_fleet::{Answers, Pipeline, StoreError};
 use tempfile::TempDir;
 
-use crate::host::Host;
+use crate::host::{Host, declared};
 use crate::omniscient::Omniscient;
 use crate::report::{Report, jain};
 use crate::schedule::Schedule;
@@ -114,10 +114,7 @@ impl World {
                 .cold_wait(Duration::ZERO),
         );
         let set = SetDeclaration::new("api").waiters(1).add_limit(limit);
-        let declaration = Declaration::new()
-            .participants(1)
-            .fleet_url("redis://127.0.0.1")
-            .add_set(set);
+        let declaration = declared(set);
         let mut hosts = Vec::new();
         for number in 0..settings.hosts {
             // Light hosts also want more than there is for each.
@@ -209,10 +206,7 @@ impl World {
 
     pub fn run(&mut self) -> Result<(), Failure> {
         let end = START + self.settings.seconds * SECOND;
-        while let Some((instant, event)) = self.events.pop() {
-            if instant >= end {
-                break;
-            }
+        while let Some((instant, event)) = self.events.pop_before(end) {
             self.now = instant;
             self.happen(event)?;
         }

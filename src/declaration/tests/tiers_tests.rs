@@ -20,28 +20,36 @@ fn rules(set: &SetDeclaration) -> Vec<Rule> {
     plan.tiers.iter().map(|tier| tier.limits[0].rule).collect()
 }
 
-#[test]
-fn toml_and_code_declare_the_same_tiers() {
-    let text = r#"
+/// A keyed set `s` with a limit `l` of calls with these fields, and these tiers.
+fn read(limit: &str, tiers: &str) -> Declaration {
+    let text = format!(
+        r#"
         [[set]]
         name = "s"
-        keyed = { max_keys = 5 }
+        keyed = {{ max_keys = 5 }}
 
           [[set.limit]]
           name = "l"
           kind = "calls"
-          capacity = 10
-          window = "60s"
+          {limit}
+        {tiers}
+        "#
+    );
+    Declaration::from_toml(&text).expect("valid")
+}
 
-          [[set.tier]]
-          name = "gold"
-          limits = { l = { capacity = 1000, burst = 200 } }
+#[test]
+fn toml_and_code_declare_the_same_tiers() {
+    let tiers = r#"
+        [[set.tier]]
+        name = "gold"
+        limits = { l = { capacity = 1000, burst = 200 } }
 
-          [[set.tier]]
-          name = "slow"
-          limits = { l = { window = "1h" } }
+        [[set.tier]]
+        name = "slow"
+        limits = { l = { window = "1h" } }
     "#;
-    let read = Declaration::from_toml(text).expect("valid");
+    let read = read("capacity = 10\nwindow = '60s'", tiers);
     let ours = keyed(calls())
         .add_tier(Tier::new("gold").capacity("l", 1000).burst("l", 200))
         .add_tier(Tier::new("slow").window("l", 60 * MINUTE));
@@ -110,24 +118,16 @@ fn a_burst_that_is_not_declared_is_the_capacity_of_the_tier_and_one_that_is_stay
 
 #[test]
 fn a_leaky_bucket_by_rate_and_interval_has_tiers_in_its_words() {
-    let text = r#"
-        [[set]]
-        name = "s"
-        keyed = { max_keys = 5 }
-
-          [[set.limit]]
-          name = "l"
-          kind = "calls"
-          algorithm = "leaky_bucket"
-          capacity = 4
-          rate = 2
-          interval = "1s"
-
-          [[set.tier]]
-          name = "gold"
-          limits = { l = { rate = 20 } }
+    let limit = r#"
+        algorithm = "leaky_bucket"
+        capacity = 4
+        rate = 2
+        interval = "1s"
     "#;
-    let read = Declaration::from_toml(text).expect("valid");
+    let read = read(
+        limit,
+        "tier = [{ name = 'gold', limits = { l = { rate = 20 } } }]",
+    );
     assert_eq!(rules(&read.sets()[0]), [backlog(20, NANOS_PER_SECOND, 4)]);
     let limit = Limit::calls("l", 2, Duration::from_secs(1))
         .algorithm(Algorithm::LeakyBucket)

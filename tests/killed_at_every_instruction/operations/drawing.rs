@@ -116,52 +116,62 @@ fn settle_after_its_batch(victim: &Victim) {
     settle_after(victim, &[2, 3]);
 }
 
-/// As [`operation`], of a process that draws.
-const fn drawing(
-    name: &'static str,
-    set: fn() -> SetDeclaration,
-    transactions: usize,
-    run: fn(&Victim),
-) -> Operation {
+/// By a process that draws.
+const fn drawing(operation: Operation) -> Operation {
     Operation {
         draws: true,
-        ..operation(name, set, transactions, run)
+        ..operation
     }
 }
 
 pub const DRAWING_OPERATIONS: &[Operation] = &[
-    drawing("batch, draw", one_limit, 1, draw),
+    drawing(operation("batch, draw", one_limit, 1, draw)),
     // What is taken back, then the draw.
-    drawing("batch, draw anew", one_limit, 2, draw_anew),
-    drawing("batch, spend", one_limit, 0, spend),
-    drawing("automatic batch, draw", one_automatic_limit, 1, draw),
-    drawing("automatic batch, draw anew", one_automatic_limit, 2, draw_anew),
-    drawing("automatic batch, spend", one_automatic_limit, 0, spend),
+    drawing(operation("batch, draw anew", one_limit, 2, draw_anew)),
+    drawing(operation("batch, spend", one_limit, 0, spend)),
+    drawing(operation("automatic batch, draw", one_automatic_limit, 1, draw)),
+    drawing(operation(
+        "automatic batch, draw anew",
+        one_automatic_limit,
+        2,
+        draw_anew,
+    )),
+    drawing(operation("automatic batch, spend", one_automatic_limit, 0, spend)),
     Operation {
         applies: true,
         // What is counted is not journalled: the limit, then the generation.
-        ..drawing(
+        ..drawing(operation(
             "automatic batch, change",
             one_automatic_limit,
             2,
             change_automatic,
-        )
+        ))
     },
     Operation {
         applies: true,
         // What is left goes back first.
-        ..drawing(
+        ..drawing(operation(
             "automatic batch, change with units left",
             one_automatic_limit,
             3,
             change_with_units_left,
-        )
+        ))
     },
-    drawing("batch, settle into it", one_limit, 1, settle_into_its_batch),
-    drawing("batch, settle after it", one_limit, 1, settle_after_its_batch),
+    drawing(operation(
+        "batch, settle into it",
+        one_limit,
+        1,
+        settle_into_its_batch,
+    )),
+    drawing(operation(
+        "batch, settle after it",
+        one_limit,
+        1,
+        settle_after_its_batch,
+    )),
     Operation {
         is_keyed: true,
         // The row, then the draw.
-        ..drawing("batch, draw by key", one_limit_by_key, 2, draw_by_key)
+        ..drawing(operation("batch, draw by key", one_limit_by_key, 2, draw_by_key))
     },
 ];

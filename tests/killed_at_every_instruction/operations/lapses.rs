@@ -76,14 +76,20 @@ fn lapse_for_who_asks(victim: &Victim) {
     drop(outcome.expect("works"));
 }
 
+/// A wait that is over before a grant lapses, with others behind it.
+fn wait_shortly<'a>(victim: &Victim, set: &'a LimitSet) -> Waits<'a> {
+    let request = everything(set, 1);
+    let mut future = Box::pin(Subject::of(set).acquire_async(&request, SHORT));
+    assert!(look(&mut future).is_none());
+    victim.lets_others_come();
+    future
+}
+
 /// Its time is up by then: it is not put back into the queue.
 fn lapse_at_its_deadline(victim: &Victim) {
     let set = used_set(victim);
-    let request = everything(&set, 1);
     let [_held, mut permit] = all_places(&set);
-    let mut future = Box::pin(Subject::of(&set).acquire_async(&request, SHORT));
-    assert!(look(&mut future).is_none());
-    victim.lets_others_come();
+    let _wait = wait_shortly(victim, &set);
     permit.release().expect("works");
     victim.begins();
     victim.passes(LONG_ENOUGH);
@@ -95,11 +101,8 @@ fn lapse_at_its_deadline(victim: &Victim) {
 /// The first of the queue has no time left when its turn comes.
 fn release_after_the_deadline(victim: &Victim) {
     let set = used_set(victim);
-    let request = everything(&set, 1);
     let [_held, mut permit] = all_places(&set);
-    let mut future = Box::pin(Subject::of(&set).acquire_async(&request, SHORT));
-    assert!(look(&mut future).is_none());
-    victim.lets_others_come();
+    let _wait = wait_shortly(victim, &set);
     victim.begins();
     victim.passes(LONG_ENOUGH);
     let released = permit.release();

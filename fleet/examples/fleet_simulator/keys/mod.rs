@@ -9,12 +9,12 @@ use std::time::Duration;
 use fastrand::Rng;
 use shmlimit::declare::{FleetLease, WhenFull};
 use shmlimit::fleet::StoreProblem;
-use shmlimit::{Declaration, Keyed, Limit, SetDeclaration};
+use shmlimit::{Keyed, Limit, SetDeclaration};
 use shmlimit_fleet::model::KeyedStoreModel;
 use shmlimit_fleet::{Answers, Pipeline, StoreError};
 use tempfile::TempDir;
 
-use crate::host::{Host, Taken};
+use crate::host::{Host, Taken, declared};
 use crate::schedule::Schedule;
 use crate::world::{ANSWER_TIMEOUT, LEASE, SECOND, START, directory};
 use crate::{Failure, Settings};
@@ -93,10 +93,7 @@ impl KeysWorld {
         // A host needs rows for the keys that it used lately.
         let rows = Keyed::new((keys / 4).max(1_000)).when_full(WhenFull::EvictLeastUsed);
         let set = SetDeclaration::new("api").waiters(1).keyed(rows).add_limit(limit);
-        let declaration = Declaration::new()
-            .participants(1)
-            .fleet_url("redis://127.0.0.1")
-            .add_set(set);
+        let declaration = declared(set);
         let mut hosts = Vec::new();
         for number in 0..settings.hosts {
             let path = directory.path().join(number.to_string());
@@ -150,10 +147,7 @@ impl KeysWorld {
 
     pub fn run(&mut self) -> Result<KeysReport, Failure> {
         let end = START + self.settings.seconds * SECOND;
-        while let Some((instant, event)) = self.events.pop() {
-            if instant >= end {
-                break;
-            }
+        while let Some((instant, event)) = self.events.pop_before(end) {
             self.now = instant;
             self.happen(event)?;
         }

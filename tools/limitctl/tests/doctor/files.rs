@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use crate::layout_mirror::RawSegment;
 use crate::layout_mirror::words::{LOCK_WORD_INDEX, control, header};
 use crate::support::health::{assert_healed, assert_well, findings, findings_of, heal, shell, the, wait_for};
-use crate::support::host::{NOBODY, can_unshare, has, is_root, own_processes};
+use crate::support::host::{FromElsewhere, NOBODY, can_unshare, copy_for_everyone, has, is_root};
 use crate::support::{
     Actor, TIMEOUT, create, create_with_mutexes, directory, finish, lines_of, run, run_command, text,
 };
@@ -321,26 +321,22 @@ pub(crate) fn findings_in(json: &str) -> Vec<Value> {
 
 #[test]
 fn a_segment_of_a_dead_namespace_is_adopted_and_one_in_use_elsewhere_is_an_error() {
-    let Some(options) = own_processes() else {
+    let Some(elsewhere) = FromElsewhere::new() else {
         return;
     };
-    let directory = directory();
-    let path = create_with_mutexes(directory.path());
-    let inside = |script: &str| {
-        let script = format!("exec unshare {} {script} {}", options.join(" "), text(&path));
-        run_command(&mut shell(&script))
-    };
+    let path = &elsewhere.path;
+    let inside = |arguments: &[&str]| elsewhere.run(arguments, path);
     // The process that opens it there adopts it, and its namespace ends with the process.
-    inside("limitctl recover").ended(0);
-    let finding = assert_healed("cold", "warning", &path);
+    inside(&["recover"]).ended(0);
+    let finding = assert_healed("cold", "warning", path);
     assert!(
         finding["what"].as_str().expect("text").contains("PID namespace"),
         "{finding}"
     );
-    assert_well(&path);
+    assert_well(path);
 
-    let actor = Actor::start("hold", &path);
-    let found = findings_in(&inside("limitctl doctor --json").ended(1).stdout);
+    let actor = Actor::start("hold", path);
+    let found = findings_in(&inside(&["doctor", "--json"]).ended(1).stdout);
     assert_eq!(the("foreign_namespace", &found)["severity"], "error");
     assert_eq!(
         found.len(),
@@ -348,9 +344,9 @@ fn a_segment_of_a_dead_namespace_is_adopted_and_one_in_use_elsewhere_is_an_error
         "nothing is said of processes that it cannot name: {found:#?}"
     );
     actor.kill();
-    inside("limitctl recover").ended(0);
-    heal(the("cold", &findings(&path)));
-    assert_well(&path);
+    inside(&["recover"]).ended(0);
+    heal(the("cold", &findings(path)));
+    assert_well(path);
 }
 
 #[test]
@@ -514,14 +510,7 @@ fn who_may_not_read_a_file_is_told_whose_it_is() {
     }
     let directory = directory();
     let path = create(directory.path());
-    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("changed");
-    let program = directory.path().join("limitctl");
-    let copied = Command::new("cp")
-        .arg(env!("CARGO_BIN_EXE_limitctl"))
-        .arg(&program)
-        .status();
-    assert!(copied.expect("started").success());
-    let mut as_nobody = Command::new(&program);
+    let mut as_nobody = Command::new(copy_for_everyone(directory.path()));
     as_nobody
         .args(["doctor", "--json", text(&path)])
         .uid(NOBODY)

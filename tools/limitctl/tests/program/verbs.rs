@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::support;
 use crate::support::health::{assert_well, findings, the};
 use crate::support::{create, directory, limitctl, run, run_command, text};
-use shmlimit::Segment;
+use shmlimit::{LimitSet, Segment};
+use tempfile::TempDir;
 
 const DECLARATION: &str = r#"
 [segment]
@@ -45,6 +46,15 @@ fn write(directory: &Path, name: &str, content: impl AsRef<[u8]>) -> String {
     let path = directory.join(name);
     fs::write(&path, content).expect("written");
     text(&path).to_owned()
+}
+
+/// A segment and its only set, opened.
+fn created() -> (TempDir, PathBuf, LimitSet) {
+    let directory = directory();
+    let path = create(directory.path());
+    let segment = Segment::open(&path).expect("attached");
+    let api = segment.set("api").expect("declared");
+    (directory, path, api)
 }
 
 #[test]
@@ -171,10 +181,7 @@ fn creates_only_if_missing_when_asked_to() {
 
 #[test]
 fn text_and_json_of_an_inspection_agree() {
-    let directory = directory();
-    let path = create(directory.path());
-    let segment = Segment::open(&path).expect("attached");
-    let api = segment.set("api").expect("declared");
+    let (_directory, path, api) = created();
     let permits: Vec<_> = (0..5)
         .filter_map(|_| api.request().try_acquire().expect("works").into_result().ok())
         .collect();
@@ -370,10 +377,7 @@ fn a_checkpoint_is_what_create_begins_with_where_the_segment_is_gone() {
 
 #[test]
 fn resets_what_is_named_and_everything_where_nothing_is() {
-    let directory = directory();
-    let path = create(directory.path());
-    let segment = Segment::open(&path).expect("attached");
-    let api = segment.set("api").expect("declared");
+    let (_directory, path, api) = created();
     let use_some = || drop((0..3).map(|_| api.request().try_acquire()).collect::<Vec<_>>());
     let inspect = || run(["inspect", "--json", text(&path)]).ended(0).json()["sets"][0].clone();
     use_some();
@@ -458,39 +462,14 @@ fn wrong_arguments_end_with_64() {
     run(["create"]).ended(64);
     run(["create", path]).ended(64);
     run(["create", "--set", "api", path]).ended(64);
-    run(["create", "--set", "api", "--calls", "requests=10/1d"]).ended(64);
-    run(["create", "--set", "api", "--calls", "requests=10", path]).ended(64);
-    run([
-        "create",
-        "--set",
-        "api",
-        "--calls",
-        "requests=10/1fortnight",
-        path,
-    ])
-    .ended(64);
+    let of_calls = ["create", "--set", "api", "--calls"];
+    let create = |rest: &[&str]| run_command(limitctl().args(of_calls).args(rest));
+    create(&["requests=10/1d"]).ended(64);
+    create(&["requests=10", path]).ended(64);
+    create(&["requests=10/1fortnight", path]).ended(64);
     run(["create", "--calls", "requests=10/1d", path, "x.toml"]).ended(64);
-    run([
-        "create",
-        "--set",
-        "api",
-        "--calls",
-        "requests=10/1d",
-        path,
-        "x.toml",
-    ])
-    .ended(64);
-    run([
-        "create",
-        "--set",
-        "api",
-        "--calls",
-        "requests=10/1d",
-        "--mode",
-        "rw",
-        path,
-    ])
-    .ended(64);
+    create(&["requests=10/1d", path, "x.toml"]).ended(64);
+    create(&["requests=10/1d", "--mode", "rw", path]).ended(64);
     run(["recover", "--lock-timeout", "soon", path]).ended(64);
     run(["man", "nonsense"]).ended(64);
     let unknown = run(["reset", path, "nonsense"]).ended(64);

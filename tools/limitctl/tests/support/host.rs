@@ -1,7 +1,13 @@
 //! What a test can do on this host.
 
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::{Run, create_with_mutexes, directory, run_command};
 
 /// The user `nobody` and its group, which have no rights of their own.
 pub const NOBODY: u32 = 65_534;
@@ -20,10 +26,46 @@ pub fn can_unshare(options: &[&str]) -> bool {
     has("unshare", &[options, &["true"]].concat())
 }
 
-/// The arguments of unshare for a PID namespace with a process table of its own, if the test can have one.
-pub fn own_processes() -> Option<[&'static str; 3]> {
-    let options = ["--pid", "--fork", "--mount-proc"];
-    (is_root() && can_unshare(&options)).then_some(options)
+/// A copy of limitctl that every user may run, in a directory that every user may then read.
+pub fn copy_for_everyone(directory: &Path) -> PathBuf {
+    // The program's own directory may be closed to others. Another process makes the copy: if this one had it open for
+    // writing, a child forked by another test would have it open, too, and until that child executes, nothing could
+    // execute the copy.
+    let program = directory.join("limitctl");
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_limitctl"))
+        .arg(&program)
+        .status();
+    assert!(copied.expect("started").success());
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("changed");
+    program
+}
+
+/// A segment that is examined from another PID namespace.
+pub struct FromElsewhere {
+    pub directory: TempDir,
+    pub path: PathBuf,
+}
+
+impl FromElsewhere {
+    const UNSHARED: [&str; 3] = ["--pid", "--fork", "--mount-proc"];
+
+    /// `None` if the test cannot have such a namespace.
+    pub fn new() -> Option<Self> {
+        if !is_root() || !can_unshare(&Self::UNSHARED) {
+            return None;
+        }
+        let directory = directory();
+        let path = create_with_mutexes(directory.path());
+        Some(Self { directory, path })
+    }
+
+    /// Runs limitctl with a process table of its own.
+    pub fn run(&self, arguments: &[&str], path: &Path) -> Run {
+        let mut unshare = Command::new("unshare");
+        let limitctl = unshare.args(Self::UNSHARED).arg(env!("CARGO_BIN_EXE_limitctl"));
+        run_command(limitctl.args(arguments).arg(path))
+    }
 }
 
 /// Whether a tool exists, and succeeds with these arguments.

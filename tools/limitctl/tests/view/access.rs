@@ -6,8 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::host::{NOBODY, can_unshare, is_root, own_processes};
-use crate::support::{Actor, Run, create, create_with_mutexes, directory, run_command, text};
+use crate::support::host::{FromElsewhere, NOBODY, can_unshare, copy_for_everyone, is_root};
+use crate::support::{Actor, Run, create, directory, run_command, text};
 
 /// Runs the program as a user who may read the directory and has no other rights.
 fn run_as_nobody(program: &Path, arguments: &[&str]) -> Run {
@@ -21,16 +21,7 @@ fn a_user_who_may_only_read_can_inspect_and_nothing_else() {
     }
     let directory = directory();
     let path = create(directory.path());
-    // The program's own directory may be closed to others. Another process makes the copy: if this one had it open for
-    // writing, a child forked by another test would have it open, too, and until that child executes, nothing could
-    // execute the copy.
-    let program = directory.path().join("limitctl");
-    let copied = Command::new("cp")
-        .arg(env!("CARGO_BIN_EXE_limitctl"))
-        .arg(&program)
-        .status();
-    assert!(copied.expect("started").success());
-    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("changed");
+    let program = copy_for_everyone(directory.path());
     let open_to = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("changed");
     let as_nobody = |arguments: &[&str]| run_as_nobody(&program, arguments);
 
@@ -114,32 +105,23 @@ fn a_full_file_system_is_an_error_at_creation() {
 
 #[test]
 fn a_process_of_another_pid_namespace_is_seen_alive_and_left_alone() {
-    let Some(options) = own_processes() else {
+    let Some(elsewhere) = FromElsewhere::new() else {
         return;
     };
-    let directory = directory();
-    let path = create_with_mutexes(directory.path());
-    let mut actor = Actor::start("hold", &path);
-    let inside = |arguments: &[&str]| {
-        run_command(
-            Command::new("unshare")
-                .args(options)
-                .arg(env!("CARGO_BIN_EXE_limitctl"))
-                .args(arguments)
-                .arg(if arguments == ["list"] {
-                    directory.path()
-                } else {
-                    &path
-                }),
-        )
-    };
+    let path = &elsewhere.path;
+    let inside = |arguments: &[&str]| elsewhere.run(arguments, path);
+    let mut actor = Actor::start("hold", path);
     let json = inside(&["inspect", "--json"]).ended(0).json();
     assert_eq!(json["same_place"], false);
     assert_eq!(json["participants"][0]["alive"], true);
     assert_eq!(json["sets"][0]["holds"][0]["owner_alive"], true);
     // It is in order there, and nothing is reported here that only holds once it is used nowhere.
-    for verb in [&["inspect"][..], &["watch", "--count", "1"], &["list"]] {
-        let seen = inside(verb).ended(0).stdout;
+    for (verb, path) in [
+        (&["inspect"][..], &**path),
+        (&["watch", "--count", "1"], path),
+        (&["list"], elsewhere.directory.path()),
+    ] {
+        let seen = elsewhere.run(verb, path).ended(0).stdout;
         assert!(!seen.contains("cold") && !seen.contains("void"), "{seen}");
     }
     let seen = inside(&["inspect"]).ended(0).stdout;
