@@ -11,7 +11,7 @@ use crate::engine::shard::set_engine::ShardAt;
 use crate::engine::shard::target::Target;
 use crate::engine::terms::decision::{Costs, Decision};
 use crate::error::Error;
-use crate::limit::{Assessment, Shortage};
+use crate::limit::{Assessment, LeaseWord, Shortage};
 use crate::shm::file::region::Mapped;
 use crate::shm::layout::row::Row;
 use crate::shm::time::clock::boot_nanos;
@@ -55,12 +55,13 @@ impl SegmentEngine {
 
     /// Which answer of the store was the latest; `None` if no limit has room for a lease.
     pub(crate) fn latest_answer(&self) -> Option<FutexValue> {
-        self.duty_words().map(|words| futex::value(words.answered()))
+        self.duty_words()
+            .map(|words| futex::value(words.word(LeaseWord::Answered)))
     }
 
     /// The futex that is advanced with each answer of the store, for a caller that may outlive the engine.
     pub(crate) fn answers(&self) -> Option<Mapped<AtomicU64>> {
-        self.duty_words()?.mapped_answered().ok()
+        self.duty_words()?.mapped(LeaseWord::Answered).ok()
     }
 
     /// Decides again with each answer of the store, until the request no longer waits for one, or has waited for as
@@ -81,7 +82,7 @@ impl SegmentEngine {
             .max();
         let deadline = boot_nanos().saturating_add(longest.unwrap_or(0));
         while let Some(words) = self.duty_words() {
-            let seen = futex::value(words.answered());
+            let seen = futex::value(words.word(LeaseWord::Answered));
             let left = deadline.saturating_sub(boot_nanos());
             if left == 0 {
                 break;
@@ -91,7 +92,7 @@ impl SegmentEngine {
             if answer != Answer::AwaitsLease {
                 return Ok(answer);
             }
-            futex::wait(words.answered(), seen, Duration::from_nanos(left));
+            futex::wait(words.word(LeaseWord::Answered), seen, Duration::from_nanos(left));
         }
         self.decide(target, costs, decision, Attempt::Last)
     }

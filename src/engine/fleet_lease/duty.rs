@@ -78,7 +78,8 @@ impl SegmentEngine {
 
     /// The owner word of the process on duty; zero if there is none.
     pub(crate) fn duty_owner(&self) -> u64 {
-        self.duty_words().map_or(0, |words| load_acquire(words.duty()))
+        self.duty_words()
+            .map_or(0, |words| load_acquire(words.word(LeaseWord::Duty)))
     }
 
     /// Whether this process still has the duty that it took.
@@ -87,7 +88,7 @@ impl SegmentEngine {
             && self.duty_owner() == taken.owner
             && self
                 .duty_words()
-                .is_some_and(|words| load_acquire(words.duty_taken()) == taken.number)
+                .is_some_and(|words| load_acquire(words.word(LeaseWord::DutyTaken)) == taken.number)
     }
 
     /// Takes duty if nobody is on duty, or if the process on duty is dead or past its deadline. `None` if duty was
@@ -97,8 +98,8 @@ impl SegmentEngine {
             return Ok(None);
         };
         let owner = self.membership.owner()?;
-        let found = load_acquire(words.duty());
-        let until = load_acquire(words.duty_until());
+        let found = load_acquire(words.word(LeaseWord::Duty));
+        let until = load_acquire(words.word(LeaseWord::DutyUntil));
         if self.has_duty_until(found, until) {
             return Ok(None);
         }
@@ -109,21 +110,26 @@ impl SegmentEngine {
             word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
         };
-        if !swap(words.duty_until(), until, next) || !swap(words.duty(), found, owner) {
+        if !swap(words.word(LeaseWord::DutyUntil), until, next)
+            || !swap(words.word(LeaseWord::Duty), found, owner)
+        {
             return Ok(None);
         }
         if found != 0 {
-            words.takeovers().fetch_add(1, Ordering::Relaxed);
+            words.word(LeaseWord::Takeovers).fetch_add(1, Ordering::Relaxed);
         }
-        let number = words.duty_taken().fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        let number = words
+            .word(LeaseWord::DutyTaken)
+            .fetch_add(1, Ordering::AcqRel)
+            .wrapping_add(1);
         Ok(Some(TakenDuty { owner, number }))
     }
 
     /// Whether nobody is on duty, or only a process that is dead or past its deadline.
     pub(super) fn is_duty_free(&self) -> bool {
         self.duty_words().is_some_and(|words| {
-            let found = load_acquire(words.duty());
-            !self.has_duty_until(found, load_acquire(words.duty_until()))
+            let found = load_acquire(words.word(LeaseWord::Duty));
+            !self.has_duty_until(found, load_acquire(words.word(LeaseWord::DutyUntil)))
         })
     }
 
@@ -145,20 +151,20 @@ impl SegmentEngine {
         };
         // If another process has just taken duty, this moves its deadline, until its own next step does.
         let until = self.system_nanos().saturating_add(nanos.min(LONGEST));
-        words.duty_until().store(until, Ordering::Release);
+        words.word(LeaseWord::DutyUntil).store(until, Ordering::Release);
         true
     }
 
     /// Notes whether the store evicts keys.
     pub(crate) fn note_eviction(&self, taken: TakenDuty, evicts: bool) {
         if let Some(words) = self.duty_words().filter(|_| self.has_duty(taken)) {
-            words.evicts().store(evicts.into(), Ordering::Relaxed);
+            words.word(LeaseWord::Evicts).store(evicts.into(), Ordering::Relaxed);
         }
     }
 
     /// Asks to be woken when the process on duty dies. Also returns how long to sleep at most, in nanoseconds.
     pub(super) fn watch_duty(&self, words: &DutyWords) -> (Option<Watched>, u64) {
-        let owner = load_acquire(words.duty());
+        let owner = load_acquire(words.word(LeaseWord::Duty));
         let Some(id) = ParticipantId::from_word(owner) else {
             return (None, if owner == 0 { 0 } else { DYING });
         };
@@ -170,7 +176,7 @@ impl SegmentEngine {
         if self.membership.is_current(owner) {
             return (None, u64::MAX);
         }
-        let Ok(futex) = words.mapped_duty_free() else {
+        let Ok(futex) = words.mapped(LeaseWord::DutyFree) else {
             return (None, UNWATCHED);
         };
         match wake_on_death(&[pid], futex) {
@@ -185,12 +191,13 @@ impl SegmentEngine {
         let Some(words) = self.duty_words().filter(|_| self.has_duty(taken)) else {
             return;
         };
-        let freed = words
-            .duty()
-            .compare_exchange(taken.owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+        let freed =
+            words
+                .word(LeaseWord::Duty)
+                .compare_exchange(taken.owner, 0, Ordering::AcqRel, Ordering::Relaxed);
         if freed.is_ok() {
-            futex::bump(words.duty_free());
-            futex::wake(words.duty_free());
+            futex::bump(words.word(LeaseWord::DutyFree));
+            futex::wake(words.word(LeaseWord::DutyFree));
         }
     }
 }

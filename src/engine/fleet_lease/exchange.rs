@@ -10,7 +10,7 @@ use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{SetEngine, Shard};
 use crate::engine::terms::decision::Details;
 use crate::error::Error;
-use crate::limit::{Answer, Ask, LeaseOutcome, Now, Problem};
+use crate::limit::{Answer, Ask, LeaseOutcome, LeaseWord, Now, Problem};
 use crate::shm::layout::records::Header;
 use crate::shm::layout::row::{Row, RowReference};
 use crate::shm::lock::journal::Transaction;
@@ -26,7 +26,7 @@ pub(crate) struct LeasePlace {
     pub(crate) set: usize,
     /// The position of the limit in the set.
     pub(crate) limit: usize,
-    /// Of a key: its shard, and its row.
+    /// The shard and the row of the key, if each key has the limit for itself.
     pub(crate) shard: u32,
     pub(crate) row: RowReference,
 }
@@ -35,7 +35,7 @@ pub(crate) struct LeasePlace {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskedLease {
     pub(crate) place: LeasePlace,
-    /// What all hosts know the key by, if each key has such a limit.
+    /// What identifies the key to all hosts, if each key has the limit for itself.
     pub(crate) of_key: Option<u128>,
     /// The generation of the definition that the limit is from.
     pub(crate) generation: u64,
@@ -62,8 +62,8 @@ impl SetEngine {
 /// The number by which the store knows the host of a segment. It belongs to this file, and changes with each cold
 /// start, so also with each boot. A copy of the file has another number, wherever it is, because it is another file.
 ///
-/// The files of a directory have one half in common. The other tells a file from one that had its name before, whose
-/// sequence numbers it does not go on with.
+/// The files of a directory have one half in common. The other half tells a file from an earlier one of the same name,
+/// whose sequence numbers it does not continue.
 pub(crate) fn host_number(header: &Header) -> u64 {
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
     let [first, second] = [0, 1].map(|half: usize| load(&header.hash_key[half]));
@@ -294,10 +294,10 @@ impl SegmentEngine {
             locked.serve_every_queue()
         };
         drop(locked);
-        // Before others are told, which may fail, and which this process may not live to do.
+        // First of all: telling others may fail, and this process may die before it does.
         if let Some(words) = self.duty_words() {
-            futex::bump(words.answered());
-            futex::wake_all(words.answered());
+            futex::bump(words.word(LeaseWord::Answered));
+            futex::wake_all(words.word(LeaseWord::Answered));
         }
         if has_turned {
             self.tell_other_shards(set, place)?;
@@ -305,9 +305,8 @@ impl SegmentEngine {
         Ok(())
     }
 
-    /// Lets the other shards of a set know that the store went out, or is back, so that keys that are new there follow
-    /// that. One that is not told finds out when it asks itself, which it does as soon as a key wants something, and no
-    /// later than the retry that it waits for.
+    /// Tells the other shards of a set that the store went out, or is back, because their new keys go by that. A shard
+    /// that is not told finds out when it next asks: as soon as a key wants something, and at the latest at its next retry.
     fn tell_other_shards(&self, set: &SetEngine, place: LeasePlace) -> Result<(), Box<Error>> {
         let mut failure = Ok(());
         for shard in set.shards().filter(|shard| shard.index() != place.shard) {

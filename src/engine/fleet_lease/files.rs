@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::engine::fleet_lease::duty::{DYING, TakenDuty};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::error::Error;
+use crate::limit::LeaseWord;
 use crate::shm::file::region::load_acquire;
 use crate::shm::process::participant::{ParticipantId, Phase};
 use crate::shm::time::clock::boot_nanos;
@@ -85,9 +86,10 @@ pub(crate) fn wait_for_shortage(files: &[Served<'_>], timeout: Duration) {
     let mut served = Vec::new();
     for (engine, taken) in files.iter().copied() {
         if let Some((taken, words)) = taken.zip(engine.duty_words()) {
-            sleep
-                .futexes
-                .push((words.duty_futex(), futex::value(words.duty_futex())));
+            sleep.futexes.push((
+                words.word(LeaseWord::DutyFutex),
+                futex::value(words.word(LeaseWord::DutyFutex)),
+            ));
             longest = longest.min(engine.lease_due_in().unwrap_or(u64::MAX));
             served.push((engine, taken));
         }
@@ -121,8 +123,10 @@ impl<'a> Sleep<'a> {
     fn until_duty_is_free(&mut self, files: &[Served<'a>]) {
         for (engine, taken) in files.iter().copied() {
             if let Some(words) = engine.duty_words().filter(|_| taken.is_none()) {
-                self.futexes
-                    .push((words.duty_free(), futex::value(words.duty_free())));
+                self.futexes.push((
+                    words.word(LeaseWord::DutyFree),
+                    futex::value(words.word(LeaseWord::DutyFree)),
+                ));
                 self.engines.push(engine);
             }
         }
@@ -135,7 +139,7 @@ impl<'a> Sleep<'a> {
         for engine in &self.engines {
             if let Some(words) = engine.duty_words() {
                 let (watch, slice) = engine.watch_duty(words);
-                let until = words.duty_until().load(Ordering::Relaxed);
+                let until = words.word(LeaseWord::DutyUntil).load(Ordering::Relaxed);
                 longest = longest.min(slice.max(DYING).min(engine.duty_left(until).max(DYING)));
                 watches.extend(watch);
             }
@@ -159,7 +163,7 @@ impl SegmentEngine {
         let Some(words) = first.duty_words() else {
             return false;
         };
-        let owner = load_acquire(words.duty());
+        let owner = load_acquire(words.word(LeaseWord::Duty));
         if first.membership.is_current(owner) || !first.is_owner_alive(owner) {
             return false;
         }

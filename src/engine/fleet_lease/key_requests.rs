@@ -28,7 +28,7 @@ impl SegmentEngine {
         if by_definition.keys_due_at().is_none_or(|due| due > now) {
             return Ok(());
         }
-        // What is kept comes first: a row that is asked for comes to that list.
+        // The kept rows come first: a row that is asked for moves to their list.
         for list in [RowList::Kept, RowList::Wanting] {
             if by_definition.list_due_at(list).is_none_or(|due| due > now) {
                 continue;
@@ -40,7 +40,7 @@ impl SegmentEngine {
             let (mut next, mut has_turned, mut takes_all) = (begun_at, begun_at == 0, None);
             loop {
                 if asked.len() >= REQUESTS {
-                    // The rest is still listed, and looked at after this exchange, before what is asked for now.
+                    // The rest stays listed. The look after this exchange begins with it.
                     if let Some(row) = broke_off_at {
                         row.store(next, Ordering::Relaxed);
                     }
@@ -70,7 +70,7 @@ impl SegmentEngine {
 }
 
 impl LockedShard<'_> {
-    /// Looks at some rows of a list from `from` on: at all, or only at those that are in a hurry. Returns where to go on.
+    /// Looks at some rows of a list from `from` on: at all of them, or only at urgent ones. Returns where to continue.
     fn ask_for_listed(
         &self,
         position: usize,
@@ -150,7 +150,7 @@ impl LockedShard<'_> {
         Ok(())
     }
 
-    /// Whether the limit of a key will have to say something. If not, it is noted that the row is not listed.
+    /// Whether the limit of a key will have something to report or to ask. If not, notes that the row is not listed.
     fn keeps_listed(&self, limit: &LimitRules, row: Row<'_>) -> Result<bool, Box<Error>> {
         if limit.lease_due_at(row, self.now).is_some() {
             return Ok(true);

@@ -4,7 +4,7 @@ use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::terms::decision::Costs;
 use crate::engine::terms::own_capacities::LimitMask;
-use crate::limit::Assessment;
+use crate::limit::{Assessment, LeaseWord};
 use crate::shm::layout::row::Row;
 use crate::shm::wake::futex;
 
@@ -83,8 +83,8 @@ impl SegmentEngine {
     #[cold]
     pub(in crate::engine) fn wake_duty(&self) {
         if let Some(words) = self.duty_words() {
-            futex::bump(words.duty_futex());
-            futex::wake(words.duty_futex());
+            futex::bump(words.word(LeaseWord::DutyFutex));
+            futex::wake(words.word(LeaseWord::DutyFutex));
         }
     }
 }
