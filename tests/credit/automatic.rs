@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::scene::create;
 use crate::scene::credit::{
-    self, LONG, check, counts, one_limit, one_limit_in, remaining, spend_all, spent_by_children,
+    self, LONG, check, counts, one_limit, one_limit_below, one_limit_in, remaining, spend_all,
+    spent_by_children,
 };
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::sys::signal::Signal;
@@ -203,8 +204,7 @@ fn processes_and_threads_together_admit_what_the_limit_gives() {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         const CAPACITY: u64 = 50_000;
         for algorithm in BACKLOG {
-            let directory = tempfile::tempdir_in(directory).expect("a directory");
-            let (segment, set) = one_limit_in(directory.path(), calls(CAPACITY, algorithm));
+            let (_directory, segment, set) = one_limit_below(directory, calls(CAPACITY, algorithm));
             let spent = spent_by_children(4, |spent| {
                 std::thread::scope(|scope| {
                     for _ in 0..3 {

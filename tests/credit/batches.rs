@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::scene;
 use crate::scene::clock::Scene;
 use crate::scene::credit::{
-    self, LONG, REFUNDING, check, counts, one_limit, one_limit_in, remaining, spend_all, spent_by_children,
+    self, LONG, REFUNDING, check, counts, one_limit, one_limit_below, one_limit_in, remaining, spend_all,
+    spent_by_children,
 };
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use crate::scene::{ALGORITHMS, create, create_in, expect_permit, is_admitted};
@@ -503,15 +504,13 @@ fn a_change_ends_the_batches_and_may_change_their_size() {
 fn processes_together_admit_what_the_limit_gives() {
     let test = "batches::processes_together_admit_what_the_limit_gives";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        const PROCESSES: usize = 6;
         const CAPACITY: u64 = 20_000;
         for algorithm in ALGORITHMS {
-            let directory = tempfile::tempdir_in(directory).expect("a directory");
-            let (segment, set) = one_limit_in(directory.path(), calls(CAPACITY, algorithm, 50));
-            let spent = spent_by_children(PROCESSES, |spent| spend_all(&set, spent));
+            let (_directory, segment, set) = one_limit_below(directory, calls(CAPACITY, algorithm, 50));
+            let spent = spent_by_children(6, |spent| spend_all(&set, spent));
             assert!(spent <= CAPACITY, "{algorithm:?}: {spent}");
             // Each child ends with less than a batch.
-            assert!(spent + 50 * PROCESSES as u64 > CAPACITY, "{algorithm:?}: {spent}");
+            assert!(spent + 6 * 50 > CAPACITY, "{algorithm:?}: {spent}");
             // When more was needed than was left of a batch, that was given back if the algorithm refunds, and drawn
             // again.
             let counts = counts(&segment);

@@ -257,22 +257,15 @@ fn a_dropped_future_gives_its_place_and_its_grant_back() {
     // Never polled, it has no place.
     drop(request.acquire_async(None));
     drop(permit);
-    let snapshot = segment.snapshot().expect("a snapshot");
-    let phases: Vec<bool> = snapshot.sets[0]
-        .tickets
-        .iter()
-        .map(|ticket| ticket.granted)
-        .collect();
-    assert_eq!(phases, [true, false]);
+    let granted_of_queue = || -> Vec<bool> {
+        let snapshot = segment.snapshot().expect("a snapshot");
+        let tickets = snapshot.sets[0].tickets.iter();
+        tickets.map(|ticket| ticket.granted).collect()
+    };
+    assert_eq!(granted_of_queue(), [true, false]);
     drop(granted);
     // What was given to the first was passed on to the second.
-    let snapshot = segment.snapshot().expect("a snapshot");
-    let phases: Vec<bool> = snapshot.sets[0]
-        .tickets
-        .iter()
-        .map(|ticket| ticket.granted)
-        .collect();
-    assert_eq!(phases, [true]);
+    assert_eq!(granted_of_queue(), [true]);
     drop(waiting);
     assert_nothing_is_left(&segment);
     let tokens = &segment.snapshot().expect("a snapshot").sets[0].limits[1];
@@ -407,28 +400,20 @@ fn storm(test: &str, processes: usize, thousand: impl Fn(&LimitSet, &Arc<SharedW
     });
 }
 
-#[test]
-fn a_thousand_futures_under_tokio_lose_nothing() {
-    let test = "futures::a_thousand_futures_under_tokio_lose_nothing";
-    storm(test, 1, thousand_under_tokio);
+macro_rules! storms {
+    ($($name:ident: $processes:literal, $thousand:ident;)+) => {$(
+        #[test]
+        fn $name() {
+            storm(concat!("futures::", stringify!($name)), $processes, $thousand);
+        }
+    )+};
 }
 
-#[test]
-fn four_processes_with_a_thousand_futures_under_tokio_lose_nothing() {
-    let test = "futures::four_processes_with_a_thousand_futures_under_tokio_lose_nothing";
-    storm(test, 4, thousand_under_tokio);
-}
-
-#[test]
-fn a_thousand_futures_under_smol_lose_nothing() {
-    let test = "futures::a_thousand_futures_under_smol_lose_nothing";
-    storm(test, 1, thousand_under_smol);
-}
-
-#[test]
-fn four_processes_with_a_thousand_futures_under_smol_lose_nothing() {
-    let test = "futures::four_processes_with_a_thousand_futures_under_smol_lose_nothing";
-    storm(test, 4, thousand_under_smol);
+storms! {
+    a_thousand_futures_under_tokio_lose_nothing: 1, thousand_under_tokio;
+    four_processes_with_a_thousand_futures_under_tokio_lose_nothing: 4, thousand_under_tokio;
+    a_thousand_futures_under_smol_lose_nothing: 1, thousand_under_smol;
+    four_processes_with_a_thousand_futures_under_smol_lose_nothing: 4, thousand_under_smol;
 }
 
 #[test]

@@ -39,6 +39,13 @@ pub fn one_limit_in(directory: &Path, limit: Limit) -> (Segment, LimitSet) {
     create_in(directory, SetDeclaration::new("api").add_limit(limit))
 }
 
+/// The same in a directory of its own below that one.
+pub fn one_limit_below(directory: &Path, limit: Limit) -> (TempDir, Segment, LimitSet) {
+    let directory = tempfile::tempdir_in(directory).expect("a directory");
+    let (segment, set) = one_limit_in(directory.path(), limit);
+    (directory, segment, set)
+}
+
 pub fn check(set: &LimitSet, cost: u64) -> bool {
     let request = set.request().with("calls", cost).expect("declared");
     request.check().expect("works").is_admitted()

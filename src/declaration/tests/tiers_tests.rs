@@ -126,7 +126,7 @@ fn a_leaky_bucket_by_rate_and_interval_has_tiers_in_its_words() {
     "#;
     let read = read(
         limit,
-        "tier = [{ name = 'gold', limits = { l = { rate = 20 } } }]",
+        "[[set.tier]]\nname = 'gold'\nlimits = { l = { rate = 20 } }",
     );
     assert_eq!(rules(&read.sets()[0]), [backlog(20, NANOS_PER_SECOND, 4)]);
     let limit = Limit::calls("l", 2, Duration::from_secs(1))

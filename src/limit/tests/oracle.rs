@@ -9,12 +9,34 @@ use crate::limit::Now;
 
 /// What a limit ought to do.
 pub(super) trait Model {
-    fn admits(&self, now: Now, cost: u64) -> bool;
+    /// The most that may be used.
+    fn capacity(&self) -> u64;
 
-    fn remaining(&self, now: Now) -> u64;
+    /// How often a unit counts in what is used, so that fractions of it are whole.
+    fn scale(&self) -> u64 {
+        1
+    }
+
+    /// What past charges have used and still use, times the scale.
+    fn used(&self, now: Now) -> BigInt;
+
+    fn admits(&self, now: Now, cost: u64) -> bool {
+        self.used(now) + big(cost) * self.scale() <= big(self.capacity()) * self.scale()
+    }
+
+    /// Whole units; zero if it is overdrawn.
+    fn remaining(&self, now: Now) -> u64 {
+        let free = big(self.capacity()) * self.scale() - self.used(now);
+        if free < big(0) {
+            return 0;
+        }
+        u64::try_from(free / self.scale()).expect("at most all that there is")
+    }
 
     /// Whether no past charge matters any more.
-    fn replenished(&self, now: Now) -> bool;
+    fn replenished(&self, now: Now) -> bool {
+        self.used(now) == big(0)
+    }
 
     fn charge(&mut self, now: Now, cost: u64);
 
@@ -24,24 +46,13 @@ pub(super) trait Model {
     }
 
     /// Whether a charge of `cost` stays within the range where nothing saturates.
-    fn can_express(&self, now: Now, cost: u64) -> bool;
+    fn can_express(&self, now: Now, cost: u64) -> bool {
+        self.used(now) + cost <= big(u64::MAX)
+    }
 }
 
 fn big(value: impl Into<BigInt>) -> BigInt {
     value.into()
-}
-
-/// What is left of the capacity, zero if overdrawn.
-fn room(capacity: u64, used: &BigInt) -> u64 {
-    u64::try_from(big(capacity) - used).unwrap_or(0)
-}
-
-/// How many whole units are left, if this is left of each multiplied by the window; zero if overdrawn.
-fn whole_units(free: BigInt, window: u64) -> u64 {
-    if free < big(0) {
-        return 0;
-    }
-    u64::try_from(free / window).expect("at most all that there is")
 }
 
 /// Token bucket, leaky bucket and GCRA: an arrival curve.
@@ -79,16 +90,17 @@ impl ArrivalCurve {
 }
 
 impl Model for ArrivalCurve {
-    fn admits(&self, now: Now, cost: u64) -> bool {
-        self.backlog(now) + big(cost) * self.window <= big(self.burst) * self.window
+    #[expect(clippy::misnamed_getters, reason = "what may be used at once is the burst")]
+    fn capacity(&self) -> u64 {
+        self.burst
     }
 
-    fn remaining(&self, now: Now) -> u64 {
-        whole_units(big(self.burst) * self.window - self.backlog(now), self.window)
+    fn scale(&self) -> u64 {
+        self.window
     }
 
-    fn replenished(&self, now: Now) -> bool {
-        self.backlog(now) == big(0)
+    fn used(&self, now: Now) -> BigInt {
+        self.backlog(now)
     }
 
     fn charge(&mut self, now: Now, cost: u64) {
@@ -124,6 +136,12 @@ impl Log {
             charges: Vec::new(),
         }
     }
+}
+
+impl Model for Log {
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
 
     fn used(&self, now: Now) -> BigInt {
         let counts = |time: u64| u128::from(now.monotonic) < u128::from(time) + self.window;
@@ -132,20 +150,6 @@ impl Log {
             .filter(|(time, _)| counts(*time))
             .map(|(_, cost)| big(*cost))
             .sum()
-    }
-}
-
-impl Model for Log {
-    fn admits(&self, now: Now, cost: u64) -> bool {
-        self.used(now) + cost <= big(self.capacity)
-    }
-
-    fn remaining(&self, now: Now) -> u64 {
-        room(self.capacity, &self.used(now))
-    }
-
-    fn replenished(&self, now: Now) -> bool {
-        self.used(now) == big(0)
     }
 
     fn charge(&mut self, now: Now, cost: u64) {
@@ -168,10 +172,6 @@ impl Model for Log {
         }
         assert_eq!(left, 0, "not charged then");
         units
-    }
-
-    fn can_express(&self, now: Now, cost: u64) -> bool {
-        self.used(now) + cost <= big(u64::MAX)
     }
 }
 
@@ -219,16 +219,16 @@ impl Counters {
 }
 
 impl Model for Counters {
-    fn admits(&self, now: Now, cost: u64) -> bool {
-        self.estimate(now) + big(cost) * self.window <= big(self.capacity) * self.window
+    fn capacity(&self) -> u64 {
+        self.capacity
     }
 
-    fn remaining(&self, now: Now) -> u64 {
-        whole_units(big(self.capacity) * self.window - self.estimate(now), self.window)
+    fn scale(&self) -> u64 {
+        self.window
     }
 
-    fn replenished(&self, now: Now) -> bool {
-        self.estimate(now) == big(0)
+    fn used(&self, now: Now) -> BigInt {
+        self.estimate(now)
     }
 
     fn charge(&mut self, now: Now, cost: u64) {
@@ -272,23 +272,15 @@ impl<N: Fn(Now) -> BigInt> Windows<N> {
             counts: BTreeMap::new(),
         }
     }
-
-    fn used(&self, now: Now) -> BigInt {
-        self.counts.get(&(self.name)(now)).cloned().unwrap_or_default()
-    }
 }
 
 impl<N: Fn(Now) -> BigInt> Model for Windows<N> {
-    fn admits(&self, now: Now, cost: u64) -> bool {
-        self.used(now) + cost <= big(self.capacity)
+    fn capacity(&self) -> u64 {
+        self.capacity
     }
 
-    fn remaining(&self, now: Now) -> u64 {
-        room(self.capacity, &self.used(now))
-    }
-
-    fn replenished(&self, now: Now) -> bool {
-        self.used(now) == big(0)
+    fn used(&self, now: Now) -> BigInt {
+        self.counts.get(&(self.name)(now)).cloned().unwrap_or_default()
     }
 
     fn charge(&mut self, now: Now, cost: u64) {
@@ -301,10 +293,6 @@ impl<N: Fn(Now) -> BigInt> Model for Windows<N> {
         }
         *self.counts.get_mut(&(self.name)(now)).expect("charged then") -= units;
         units
-    }
-
-    fn can_express(&self, now: Now, cost: u64) -> bool {
-        self.used(now) + cost <= big(u64::MAX)
     }
 }
 
@@ -327,26 +315,18 @@ impl FirstUse {
     fn is_over(&self, start: u64, now: Now) -> bool {
         big(now.monotonic) >= big(start) + self.window
     }
+}
+
+impl Model for FirstUse {
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
 
     fn used(&self, now: Now) -> BigInt {
         match self.windows.last() {
             Some((start, used)) if !self.is_over(*start, now) => used.clone(),
             _ => big(0),
         }
-    }
-}
-
-impl Model for FirstUse {
-    fn admits(&self, now: Now, cost: u64) -> bool {
-        self.used(now) + cost <= big(self.capacity)
-    }
-
-    fn remaining(&self, now: Now) -> u64 {
-        room(self.capacity, &self.used(now))
-    }
-
-    fn replenished(&self, now: Now) -> bool {
-        self.used(now) == big(0)
     }
 
     fn charge(&mut self, now: Now, cost: u64) {
@@ -369,10 +349,6 @@ impl Model for FirstUse {
         *used -= units;
         units
     }
-
-    fn can_express(&self, now: Now, cost: u64) -> bool {
-        self.used(now) + cost <= big(u64::MAX)
-    }
 }
 
 /// A budget: admits whenever the model of its window would admit one unit.
@@ -383,12 +359,16 @@ impl<M: Model> Model for Debited<M> {
         self.0.admits(now, 1)
     }
 
-    fn remaining(&self, now: Now) -> u64 {
-        self.0.remaining(now)
+    fn capacity(&self) -> u64 {
+        self.0.capacity()
     }
 
-    fn replenished(&self, now: Now) -> bool {
-        self.0.replenished(now)
+    fn scale(&self) -> u64 {
+        self.0.scale()
+    }
+
+    fn used(&self, now: Now) -> BigInt {
+        self.0.used(now)
     }
 
     fn charge(&mut self, now: Now, cost: u64) {
