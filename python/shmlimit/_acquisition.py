@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -71,11 +71,22 @@ class Acquisition:
         permit.__exit__(exception_type, exception, traceback)
 
     async def _acquire(self) -> _native.Permit:
+        return await self.begin_in(waiting_room())
+
+    def begin_in(self, room: WaitingRoom) -> Coroutine[Any, Any, _native.Permit]:
+        """Waits for a permit in that room.
+
+        Args:
+            room: The room of an event loop or a hub.
+
+        Returns:
+            What waits.
+        """
         self._is_begun = True
-        return await acquire_in(waiting_room(), self._begin)
+        return _acquire_in(room, self._begin)
 
 
-async def acquire_in(room: WaitingRoom, begin: Callable[[], _native.Waiting]) -> _native.Permit:
+async def _acquire_in(room: WaitingRoom, begin: Callable[[], _native.Waiting]) -> _native.Permit:
     """Waits for a permit in the room of an event loop.
 
     Args:

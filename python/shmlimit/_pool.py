@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from shmlimit import _greenlets, _native
-from shmlimit._acquisition import Acquisition, acquire_in
+from shmlimit._acquisition import Acquisition
 from shmlimit._by_arguments import Costs, check_costs, check_timeout
 from shmlimit._declaration import Amount
 
@@ -120,15 +120,8 @@ def _made_of(members: Sequence[SetHandle], strategy: Any, failover: bool, worker
     return Pool(members, strategy, failover=failover, worker_index=worker_index)
 
 
-def _acquire(
-    self: Pool,
-    costs: Costs | None = None,
-    *,
-    timeout: float | timedelta | None = None,
-    heartbeat: bool = False,
-    **named: Amount,
-) -> _native.Permit:
+def _acquire(self: Pool, costs: Costs | None = None, **arguments: Any) -> _native.Permit:
     room = _greenlets.hub_room()
     if room is None:
-        return _native.Pool.acquire(self, costs, timeout=timeout, heartbeat=heartbeat, **named)
-    return _greenlets.run(acquire_in(room, lambda: self._begin(costs, named, timeout, heartbeat)))
+        return _native.Pool.acquire(self, costs, **arguments)
+    return _greenlets.run(self.acquire_async(costs, **arguments).begin_in(room))

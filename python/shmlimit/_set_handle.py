@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, overload
 
 from shmlimit import _greenlets, _native
-from shmlimit._acquisition import Acquisition, acquire_in
+from shmlimit._acquisition import Acquisition
 from shmlimit._by_arguments import ByArguments, Costs, Key, Overrides, check_costs, check_overrides, check_timeout
 from shmlimit._declaration import Amount
 from shmlimit._limited import P, R, runs_in_a_task, wrap
@@ -202,23 +202,11 @@ def _labelled(segment: Segment, name: str, label: str) -> SetHandle:
     return segment[name].labelled(label)
 
 
-def _acquire(
-    self: SetHandle,
-    costs: Costs | None = None,
-    *,
-    key: Key | None = None,
-    timeout: float | timedelta | None = None,
-    heartbeat: bool = False,
-    tier: str | None = None,
-    overrides: Overrides | None = None,
-    **named: Amount,
-) -> _native.Permit:
+def _acquire(self: SetHandle, costs: Costs | None = None, **arguments: Any) -> _native.Permit:
     room = _greenlets.hub_room()
     if room is None:
-        return _native.SetHandle.acquire(
-            self, costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, overrides=overrides, **named
-        )
-    return _greenlets.run(acquire_in(room, lambda: self._begin(costs, named, key, timeout, heartbeat, tier, overrides)))
+        return _native.SetHandle.acquire(self, costs, **arguments)
+    return _greenlets.run(self.acquire_async(costs, **arguments).begin_in(room))
 
 
 def let_greenlets_wait() -> None:
