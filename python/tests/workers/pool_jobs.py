@@ -13,6 +13,11 @@ from shmlimit.futures import current_permit
 limits_of_this_process: sl.SetHandle
 
 
+def open_pools(directory: Path, *sets: sl.LimitSet) -> sl.Segment:
+    """A segment of two places, and of these sets."""
+    return sl.open(directory / "pools.limits", config=[sl.LimitSet("places", [sl.Concurrency("places", 2)]), *sets])
+
+
 def remember(limits: sl.SetHandle) -> None:
     """An initializer: keep the handle."""
     global limits_of_this_process

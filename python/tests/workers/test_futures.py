@@ -40,13 +40,8 @@ every_pool = pytest.mark.parametrize(
 @pytest.fixture
 def segment(tmp_path: Path) -> sl.Segment:
     """Two places in one set; in the other, tokens of each tenant, which do not come back before long."""
-    return sl.open(
-        tmp_path / "pools.limits",
-        config=[
-            sl.LimitSet("places", [sl.Concurrency("places", 2)]),
-            sl.LimitSet("tenants", [sl.Rate("tokens", 1000, "30d", algorithm="token_bucket")], keyed=10),
-        ],
-    )
+    tokens = sl.Rate("tokens", 1000, "30d", algorithm="token_bucket")
+    return pool_jobs.open_pools(tmp_path, sl.LimitSet("tenants", [tokens], keyed=10))
 
 
 @every_pool

@@ -26,13 +26,8 @@ every_start_method = pytest.mark.parametrize("method", ["fork", "spawn", "forkse
 @pytest.fixture
 def segment(tmp_path: Path) -> sl.Segment:
     """Two places in one set; in the other seven calls, and no more for a month."""
-    return sl.open(
-        tmp_path / "pools.limits",
-        config=[
-            sl.LimitSet("places", [sl.Concurrency("places", 2)]),
-            sl.LimitSet("calls", [sl.Calls("calls", 7, "30d", algorithm="fixed_window", align="first_use")]),
-        ],
-    )
+    calls = sl.Calls("calls", 7, "30d", algorithm="fixed_window", align="first_use")
+    return pool_jobs.open_pools(tmp_path, sl.LimitSet("calls", [calls]))
 
 
 @every_start_method
