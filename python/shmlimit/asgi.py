@@ -16,21 +16,15 @@ responses and header fields.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from shmlimit import SetHandle
-from shmlimit._web.admission import Admission, AdmissionControl, Answer, give_back
+from shmlimit._web.admission import Admission, Answer, give_back
 from shmlimit._web.asgi_fields import encoded
 from shmlimit._web.client_address import ClientAddress
 from shmlimit._web.departure import ClientGone, Departures, Message, Receive
 from shmlimit._web.head import DescribedHead
 from shmlimit._web.keys import Header
-from shmlimit._web.options import with_options_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from shmlimit._web.options import LimitOptions
+from shmlimit._web.middleware import Middleware
 
 __all__ = ["ClientAddress", "Header", "LimitMiddleware", "request_body"]
 
@@ -69,29 +63,12 @@ async def request_body(scope: Scope) -> bytes:
     return await read()
 
 
-class LimitMiddleware:
+class LimitMiddleware(Middleware[Application, Scope]):
     """Lets a request through to the application if a set of limits admits it.
 
     HTTP requests and WebSocket connections are limited; a WebSocket holds its permit until it is closed. Other scopes,
     such as `lifespan`, pass.
     """
-
-    @with_options_of(AdmissionControl.__init__)
-    def __init__(
-        self,
-        app: Application,
-        limits: SetHandle,
-        **options: Unpack[LimitOptions[Scope]],
-    ) -> None:
-        """Puts limits in front of an application.
-
-        Args:
-            app: The application.
-            limits: The set that every request must pass.
-            **options: What to ask of the limits, and how to treat requests: see the table in `docs/python/web.md`.
-        """
-        self.app = app
-        self._control: AdmissionControl[Scope] = AdmissionControl(limits, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one scope."""

@@ -17,19 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from shmlimit import SetHandle
-from shmlimit._web.admission import Admission, AdmissionControl, Answer
+from shmlimit._web.admission import Admission, Answer
 from shmlimit._web.client_address import ClientAddress
 from shmlimit._web.head import DescribedHead
 from shmlimit._web.keys import Header
-from shmlimit._web.options import with_options_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from shmlimit._web.options import LimitOptions
+from shmlimit._web.middleware import Middleware
 
 __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
 
@@ -38,26 +32,10 @@ StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
 WSGIApplication: TypeAlias = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 
 
-class LimitMiddleware:
+class LimitMiddleware(Middleware[WSGIApplication, WSGIEnvironment]):
     """Lets a request through to the application if a set of limits admits it."""
 
-    @with_options_of(AdmissionControl.__init__)
-    def __init__(
-        self,
-        app: WSGIApplication,
-        limits: SetHandle,
-        **options: Unpack[LimitOptions[WSGIEnvironment]],
-    ) -> None:
-        """Puts limits in front of an application.
-
-        Args:
-            app: The application.
-            limits: The set that every request must pass.
-            **options: What to ask of the limits, and how to treat requests: see the table in `docs/python/web.md`.
-        """
-        self.app = app
-        self._control: AdmissionControl[WSGIEnvironment] = AdmissionControl(limits, **options)
-        self._control.refuse_asynchronous()
+    _can_await = False
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Serves one request."""
