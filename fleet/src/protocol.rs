@@ -122,7 +122,7 @@ fn add_terms(command: &mut Cmd, run: &str, terms: &Terms) {
         .arg(terms.to_string());
 }
 
-/// Parses the script's answer.
+/// Parses the answer of the script of limits, or what that of limits by key answers to one request.
 ///
 /// # Errors
 ///
@@ -144,7 +144,7 @@ pub fn read_answer(value: &Value) -> Result<StoreAnswer, String> {
             hosts: items.number(10)?,
             quarantine: items.duration(11)?,
             available: items.number(12)?,
-            free_in: Duration::ZERO,
+            free_in: items.duration(13)?,
         },
         kept: items.number(3)?,
         store_time: items.number(8)?,
@@ -165,31 +165,7 @@ pub fn read_keyed_answers(value: &Value, requests: usize) -> Result<Vec<StoreAns
     if answers.len() != requests {
         return Err(format!("{} answers to {requests} requests", answers.len()));
     }
-    answers.iter().map(read_keyed_answer).collect()
-}
-
-fn read_keyed_answer(value: &Value) -> Result<StoreAnswer, String> {
-    let items = Items::of(value)?;
-    if items.text(0)? != "granted" {
-        return items.refusal();
-    }
-    Ok(StoreAnswer::Granted(Grant {
-        reply: LeaseReply {
-            sequence: items.number(1)?,
-            granted: items.number(2)?,
-            remaining: items.duration(4)?,
-            share: items.number(5)?,
-            grant_number: items.number(12)?,
-            drained_in: items.duration(6)?,
-            ceiling: items.number(13)?,
-            hosts: items.number(7)?,
-            quarantine: items.duration(8)?,
-            available: items.number(9)?,
-            free_in: items.duration(10)?,
-        },
-        kept: items.number(3)?,
-        store_time: items.number(11)?,
-    }))
+    answers.iter().map(read_answer).collect()
 }
 
 /// What a script has answered.

@@ -209,9 +209,9 @@ local function reply(list, at, level, window_end, granted, kept)
     local number, most = 0, MAX
     if kind == 'places' then number, most = list[at + NUMBER], ceiling(list, at) end
     return {
-        'granted', list[at + SEQUENCE], granted, kept, max(0, list[at + EXPIRY] - now), share, drained_in, active,
-        max(0, quarantine - now), unmet <= left and left or 0, free_in(list, level, outstanding, window_end), utc,
-        number, most,
+        'granted', list[at + SEQUENCE], granted, kept, max(0, list[at + EXPIRY] - now), share, number, drained_in, utc,
+        most, active, max(0, quarantine - now), unmet <= left and left or 0,
+        free_in(list, level, outstanding, window_end),
     }
 end
 

@@ -6,6 +6,9 @@
 -- text, 5 its terms, 6 host, 7 sequence, 8 spent and 9 refunded, both modulo 2^52, 10 held, 11 wanted, 12 the
 -- greatest grant number that the host knows, 13 what of the spent no store had granted, modulo 2^52.
 --
+-- The answer to a request that is served is the same as for a key (keyed.lua), whose last number, in how many microseconds
+-- there will be a unit, is 0 here.
+--
 -- At every step: level + outstanding <= burst, unless hosts report that requests cost more than was granted for them.
 
 local MODULUS = 4503599627370496
@@ -239,7 +242,7 @@ end
 if sequence == last then
     save()
     return { 'granted', sequence, record[6], record[7], max(0, record[3] - now), record[9], record[8], drained_in(),
-        utc, record[19], record[20], quarantined_for, record[21] or 0 }
+        utc, record[19], record[20], quarantined_for, record[21] or 0, 0 }
 end
 
 -- Settle what the host reports.
@@ -458,5 +461,5 @@ end
 save(written)
 return {
     'granted', sequence, granted, kept, max(0, expiry - now), share, grants, drained_in(), utc, ceiling,
-    active, quarantined_for, left_for_all,
+    active, quarantined_for, left_for_all, 0,
 }
