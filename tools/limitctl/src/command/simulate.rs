@@ -289,38 +289,29 @@ impl Replay {
             });
         };
         let decided_against = go_on(against)?;
-        for decided in decided {
-            self.undecided.entry(decided.line).or_default().verdict = Some(decided.verdict);
-            self.compare(decided.line)?;
+        for Decided { line, verdict, .. } in decided {
+            self.compare(line, |both| both.verdict = Some(verdict))?;
         }
-        for decided in decided_against {
-            self.undecided.entry(decided.line).or_default().against = Some(decided.verdict.answer);
-            self.compare(decided.line)?;
+        for Decided { line, verdict, .. } in decided_against {
+            self.compare(line, |both| both.against = Some(verdict.answer))?;
         }
         Ok(())
     }
 
-    /// Compares the verdicts on a line, once both are there.
-    fn compare(&mut self, line: u64) -> Result<(), Failure> {
-        let is_decided = |both: &Undecided| both.verdict.is_some() && both.against.is_some();
-        let Some(Undecided {
-            verdict: Some(verdict),
-            against: Some(against),
-        }) = self
-            .undecided
-            .get(&line)
-            .is_some_and(is_decided)
-            .then(|| self.undecided.remove(&line))
-            .flatten()
-        else {
+    /// Notes what one of the two has decided on a line, and compares the verdicts once both are there.
+    fn compare(&mut self, line: u64, note: impl FnOnce(&mut Undecided)) -> Result<(), Failure> {
+        let mut both = self.undecided.remove(&line).unwrap_or_default();
+        note(&mut both);
+        let (Some(verdict), Some(against)) = (&both.verdict, &both.against) else {
+            self.undecided.insert(line, both);
             return Ok(());
         };
         let flips = self.comparison.note(verdict.answer.admitted, against.admitted);
         match &mut self.lines {
             Some(lines) if flips => lines.print(&Flip {
                 line,
-                verdict: &verdict,
-                against: &against,
+                verdict,
+                against,
             }),
             _ => Ok(()),
         }

@@ -195,37 +195,9 @@ impl Simulation {
                     future: Box::pin(future.into_owned()),
                 });
             }
-            ends => {
-                let (answer, permit) = decide(set, take.key.as_deref(), &request)?;
-                let verdict = EventVerdict {
-                    at_ms: whole_millis(asked_at),
-                    set: take.set.clone(),
-                    key: take.key.clone(),
-                    waited_ms: None,
-                    decided_ms: whole_millis(asked_at),
-                    answer,
-                };
-                happened.push(Happened::Decided(Decided {
-                    line,
-                    position,
-                    verdict,
-                }));
-                match (ends, permit) {
-                    (Ends::ById(id), permit) => {
-                        let key = take.key.clone();
-                        let known = Known {
-                            position,
-                            key,
-                            permit,
-                        };
-                        self.known.insert(id.clone(), known);
-                    }
-                    (Ends::ByTime(timing), Some(permit)) => {
-                        let held = Held::new(position, take.key.clone(), permit, timing);
-                        happened.extend(self.hold(line, held, timing)?);
-                    }
-                    (Ends::ByTime(_), None) => {}
-                }
+            _ => {
+                let answered = decide(set, take.key.as_deref(), &request)?;
+                self.conclude((line, position, asked_at), take, answered, &mut happened)?;
             }
         }
         self.see_who_is_decided(&mut happened)?;
@@ -306,27 +278,38 @@ impl Simulation {
         }
     }
 
-    /// Notes the answer to a request that waited, and keeps what it was granted.
+    /// Notes the answer to a request that waited.
     fn answer_waiting(
         &mut self,
         waiting: Waiting,
         outcome: Result<Outcome<'static>, Error>,
         happened: &mut Vec<Happened>,
     ) -> Result<(), Failure> {
-        let Waiting {
-            line,
-            position,
+        let (position, take) = (waiting.position, &waiting.take);
+        let answered = answer_of(outcome, || Ok(request(&self.sets[position], take)?.peek()?))?;
+        self.conclude(
+            (waiting.line, position, waiting.asked_at),
             take,
-            asked_at,
-            ..
-        } = waiting;
-        let (answer, permit) = answer_of(outcome, || Ok(request(&self.sets[position], &take)?.peek()?))?;
-        let now = self.clock.now();
+            answered,
+            happened,
+        )
+    }
+
+    /// Notes the answer to a request of that line, to that set, at that time, and keeps what it was granted.
+    fn conclude(
+        &mut self,
+        (line, position, asked_at): (u64, usize, Duration),
+        take: &Take,
+        (answer, permit): (Answer, Option<Permit<'static>>),
+        happened: &mut Vec<Happened>,
+    ) -> Result<(), Failure> {
+        let (key, now) = (take.key.clone(), self.clock.now());
+        let may_wait = matches!(&take.ends, Ends::ByTime(timing) if timing.wait_ms.is_some());
         let verdict = EventVerdict {
             at_ms: whole_millis(asked_at),
-            set: take.set,
-            key: take.key.clone(),
-            waited_ms: Some(millis(now.saturating_sub(asked_at))),
+            set: take.set.clone(),
+            key: key.clone(),
+            waited_ms: may_wait.then(|| millis(now.saturating_sub(asked_at))),
             decided_ms: whole_millis(now),
             answer,
         };
@@ -335,9 +318,20 @@ impl Simulation {
             position,
             verdict,
         }));
-        if let (Some(permit), Ends::ByTime(timing)) = (permit, take.ends) {
-            let held = Held::new(position, take.key, permit, &timing);
-            happened.extend(self.hold(line, held, &timing)?);
+        match (&take.ends, permit) {
+            (Ends::ById(id), permit) => {
+                let known = Known {
+                    position,
+                    key,
+                    permit,
+                };
+                self.known.insert(id.clone(), known);
+            }
+            (Ends::ByTime(timing), Some(permit)) => {
+                let held = Held::new(position, key, permit, timing);
+                happened.extend(self.hold(line, held, timing)?);
+            }
+            (Ends::ByTime(_), None) => {}
         }
         Ok(())
     }

@@ -51,15 +51,19 @@ pub struct LimitVerdict {
 
 impl Answer {
     pub fn admitted(permit: &Permit<'_>) -> Self {
+        Self::taking(permit.verdicts(), permit.taken())
+    }
+
+    fn taking<'a>(
+        verdicts: impl Iterator<Item = Verdict<'a>>,
+        taken: impl Iterator<Item = (&'a str, u64)>,
+    ) -> Self {
         Self {
             admitted: true,
             binding: None,
-            limits: permit.verdicts().map(named).collect(),
+            limits: verdicts.map(named).collect(),
             reason: None,
-            taken: permit
-                .taken()
-                .map(|(limit, units)| (limit.to_owned(), units))
-                .collect(),
+            taken: taken.map(|(limit, units)| (limit.to_owned(), units)).collect(),
         }
     }
 
@@ -75,18 +79,9 @@ impl Answer {
 
     /// The answer of a check, which takes for good or refuses.
     pub fn checked(checked: &Checked<'_>) -> Self {
-        if let Some(refusal) = checked.refusal() {
-            return Self::refused(&refusal);
-        }
-        Self {
-            admitted: true,
-            binding: None,
-            limits: checked.verdicts().map(named).collect(),
-            reason: None,
-            taken: checked
-                .taken()
-                .map(|(limit, units)| (limit.to_owned(), units))
-                .collect(),
+        match checked.refusal() {
+            Some(refusal) => Self::refused(&refusal),
+            None => Self::taking(checked.verdicts(), checked.taken()),
         }
     }
 
