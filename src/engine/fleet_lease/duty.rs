@@ -158,7 +158,9 @@ impl SegmentEngine {
     /// Notes whether the store evicts keys.
     pub(crate) fn note_eviction(&self, taken: TakenDuty, evicts: bool) {
         if let Some(words) = self.duty_words().filter(|_| self.has_duty(taken)) {
-            words.word(LeaseWord::Evicts).store(evicts.into(), Ordering::Relaxed);
+            words
+                .word(LeaseWord::Evicts)
+                .store(evicts.into(), Ordering::Relaxed);
         }
     }
 

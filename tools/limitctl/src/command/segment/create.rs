@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
-use shmlimit::declare::{Amount, LockKind, OnMismatch, ParseError};
+use shmlimit::declare::{LockKind, OnMismatch, ParseError};
 use shmlimit::snapshot::{SegmentMemory, SegmentReader};
 use shmlimit::{
     Algorithm, Declaration, DeclarationError, Error, Limit, OpenError, OpenOptions, SetDeclaration, Window,
@@ -58,14 +58,14 @@ pub struct Create {
     ///
     /// Admits so many calls in a window, and with most algorithms up to twice as many in some stretch as long as a window:
     /// see --algorithm. "unlimited" only counts them. May be repeated.
-    #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
-    calls: Vec<PerWindow>,
+    #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = calls, requires = "set")]
+    calls: Vec<Limit>,
 
     /// A limit of cost, such as tokens=90000/1m
     ///
     /// Like --calls, but each request names its cost. May be repeated.
-    #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
-    rate: Vec<PerWindow>,
+    #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = rate, requires = "set")]
+    rate: Vec<Limit>,
 
     /// The algorithm of the limits of --calls and --rate; gcra unless declared
     ///
@@ -77,8 +77,8 @@ pub struct Create {
     /// A limit of what is held at the same time, such as in_flight=8
     ///
     /// Each request holds one, unless it names more, until it is done or its process dies. May be repeated.
-    #[arg(long, value_name = "NAME=CAPACITY", value_parser = at_once, requires = "set")]
-    concurrency: Vec<AtOnce>,
+    #[arg(long, value_name = "NAME=CAPACITY", value_parser = concurrency, requires = "set")]
+    concurrency: Vec<Limit>,
 
     /// The permissions of the file in octal; 0600 unless declared
     ///
@@ -285,29 +285,13 @@ impl Create {
     }
 
     fn simple_set(&self, name: &str) -> SetDeclaration {
-        let by_algorithm = |limit: Limit| match self.algorithm {
+        let by_window = self.calls.iter().chain(&self.rate).cloned();
+        let by_window = by_window.map(|limit| match self.algorithm {
             Some(algorithm) => limit.algorithm(algorithm),
             None => limit,
-        };
-        let calls = self
-            .calls
-            .iter()
-            .cloned()
-            .map(|it| by_algorithm(Limit::calls(it.name, it.capacity, it.window)));
-        let rates = self
-            .rate
-            .iter()
-            .cloned()
-            .map(|it| by_algorithm(Limit::rate(it.name, it.capacity, it.window)));
-        let concurrency = self
-            .concurrency
-            .iter()
-            .cloned()
-            .map(|it| Limit::concurrency(it.name, it.capacity));
-        calls
-            .chain(rates)
-            .chain(concurrency)
-            .fold(SetDeclaration::new(name), SetDeclaration::add_limit)
+        });
+        let limits = by_window.chain(self.concurrency.iter().cloned());
+        limits.fold(SetDeclaration::new(name), SetDeclaration::add_limit)
     }
 }
 
@@ -360,45 +344,35 @@ fn memory_text(memory: &SegmentMemory, participants: u64) -> String {
     )
 }
 
+fn calls(text: &str) -> Result<Limit, String> {
+    let (name, capacity, window) = per_window(text)?;
+    Ok(Limit::calls(name, capacity, window))
+}
+
+fn rate(text: &str) -> Result<Limit, String> {
+    let (name, capacity, window) = per_window(text)?;
+    Ok(Limit::rate(name, capacity, window))
+}
+
+fn concurrency(text: &str) -> Result<Limit, String> {
+    let (name, capacity) = name_and_rest(text)?;
+    Ok(Limit::concurrency(name, capacity))
+}
+
 /// `NAME=CAPACITY/WINDOW`
-#[derive(Clone, Debug)]
-struct PerWindow {
-    name: String,
-    capacity: Amount,
-    window: Window,
-}
-
-/// `NAME=CAPACITY`
-#[derive(Clone, Debug)]
-struct AtOnce {
-    name: String,
-    capacity: Amount,
-}
-
-fn per_window(text: &str) -> Result<PerWindow, String> {
-    let AtOnce { name, capacity } = at_once(text)?;
-    let Amount::Decimal(amount) = capacity else {
-        return Err("the window is missing: write NAME=CAPACITY/WINDOW, such as requests=100/1s".into());
-    };
-    let (capacity, window) = amount
+fn per_window(text: &str) -> Result<(&str, &str, Window), String> {
+    let (name, rest) = name_and_rest(text)?;
+    let (capacity, window) = rest
         .split_once('/')
         .ok_or("the window is missing: write NAME=CAPACITY/WINDOW, such as requests=100/1s")?;
-    Ok(PerWindow {
-        name,
-        capacity: Amount::from(capacity),
-        window: window.parse().map_err(|error: ParseError| error.to_string())?,
-    })
+    let window = window.parse().map_err(|error: ParseError| error.to_string())?;
+    Ok((name, capacity, window))
 }
 
-fn at_once(text: &str) -> Result<AtOnce, String> {
-    // The last `=`, because a name may contain one.
-    let (name, capacity) = text
-        .rsplit_once('=')
-        .ok_or("the capacity is missing: write NAME=CAPACITY, such as in_flight=8")?;
-    Ok(AtOnce {
-        name: name.to_owned(),
-        capacity: Amount::from(capacity),
-    })
+/// `NAME=REST`, up to the last `=`, because a name may contain one.
+fn name_and_rest(text: &str) -> Result<(&str, &str), String> {
+    text.rsplit_once('=')
+        .ok_or_else(|| "the capacity is missing: write NAME=CAPACITY, such as in_flight=8".to_owned())
 }
 
 fn lock_kind(text: &str) -> Result<LockKind, String> {
