@@ -92,8 +92,8 @@ impl Finding {
         self
     }
 
-    pub fn healed_by(mut self, command: impl Into<String>) -> Self {
-        self.heal = Some(command.into());
+    pub fn healed_by(mut self, command: impl Into<Option<String>>) -> Self {
+        self.heal = command.into();
         self
     }
 

@@ -132,11 +132,7 @@ pub fn obstacle(
     } else {
         Severity::Error
     };
-    let finding = Finding::new(severity, name, Failure::from(error).message, meaning);
-    match heal {
-        Some(command) => finding.healed_by(command),
-        None => finding,
-    }
+    Finding::new(severity, name, Failure::from(error).message, meaning).healed_by(heal)
 }
 
 /// What keeps only this process from the segment, not those that it is for: this process is another user's, or sees the
@@ -174,12 +170,8 @@ fn not_this_ones(
         }
         _ => return None,
     };
-    let finding = Finding::note(name, what, meaning);
     let command = (owner != geteuid().as_raw()).then(|| as_owner(path, metadata));
-    Some(match command.flatten() {
-        Some(command) => finding.healed_by(command),
-        None => finding,
-    })
+    Some(Finding::note(name, what, meaning).healed_by(command.flatten()))
 }
 
 /// The finding for a segment that comes from elsewhere and is not in use there.
