@@ -4,14 +4,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde::Serialize;
-use shmlimit::declare::Kind;
-use shmlimit::snapshot::{KeysSnapshot, LimitCounts, LimitSnapshot, SetCounts, SetSnapshot};
+use serde_json::{Value, json};
+use shmlimit::snapshot::SetSnapshot;
 use unicode_width::UnicodeWidthStr;
 
 use crate::arguments::{Looking, interval};
 use crate::exit::{ExitCode, Failure};
-use crate::live::activity::{KeyActivity, Rates, SetActivity};
+use crate::live::activity::SetActivity;
 use crate::live::sampler::{Look, Sampler};
 use crate::live::schedule::Schedule;
 use crate::live::usage::{self, Usage};
@@ -70,7 +69,7 @@ impl Watch {
             schedule.advance(Instant::now());
             let look = sampler.look()?;
             if self.looking.form.json {
-                lines.print(&Line::new(&look))?;
+                lines.print(&line(&look))?;
             } else {
                 lines.print_text(&text(&look, &mut heading))?;
             }
@@ -85,86 +84,51 @@ impl Watch {
 }
 
 /// All sets at one instant.
-#[derive(Debug, Serialize)]
-struct Line<'a> {
-    /// Since the Unix epoch.
-    #[serde(serialize_with = "human::as_seconds")]
-    time: Duration,
-    elapsed: Option<f64>,
-    state: State,
-    participants: usize,
-    dead_participants: usize,
-    sets: Vec<SetLine<'a>>,
+fn line(look: &Look) -> Value {
+    let participants = &look.snapshot.participants;
+    let alive = participants.iter().filter(|it| it.alive).count();
+    let sets: Vec<Value> = look.sets().map(|(set, activity)| of_set(set, activity)).collect();
+    json!({
+        "time": look.utc.as_secs_f64(), // since the Unix epoch
+        "elapsed": look.elapsed.map(|elapsed| elapsed.as_secs_f64()),
+        "state": look.state,
+        "participants": alive,
+        "dead_participants": participants.len() - alive,
+        "sets": sets,
+    })
 }
 
-#[derive(Debug, Serialize)]
-struct SetLine<'a> {
-    name: &'a str,
-    rates: Option<Rates>,
-    timed_out_rate: Option<f64>,
-    active: u64,
-    of_dead: u64,
-    queued: u64,
-    #[serde(serialize_with = "human::as_seconds")]
-    throttled_for: Duration,
-    counts: &'a SetCounts,
-    limits: Vec<LimitLine<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    keys: Option<&'a KeysSnapshot>,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    hottest: &'a [KeyActivity],
-}
-
-#[derive(Debug, Serialize)]
-struct LimitLine<'a> {
-    name: &'a str,
-    kind: Kind,
-    usage: Usage,
-    rates: Option<Rates>,
-    counts: &'a LimitCounts,
-}
-
-impl<'a> Line<'a> {
-    fn new(look: &'a Look) -> Self {
-        let participants = &look.snapshot.participants;
-        let alive = participants.iter().filter(|it| it.alive).count();
-        Self {
-            time: look.utc,
-            elapsed: look.elapsed.map(|elapsed| elapsed.as_secs_f64()),
-            state: look.state,
-            participants: alive,
-            dead_participants: participants.len() - alive,
-            sets: look
-                .sets()
-                .map(|(set, activity)| SetLine::new(set, activity))
-                .collect(),
-        }
+fn of_set(set: &SetSnapshot, activity: &SetActivity) -> Value {
+    let limits = set.limits.iter().zip(&activity.limits);
+    let limits: Vec<Value> = limits
+        .map(|(limit, rates)| {
+            json!({
+                "name": limit.name,
+                "kind": limit.kind,
+                "usage": usage::usage(set, limit),
+                "rates": rates,
+                "counts": limit.counts,
+            })
+        })
+        .collect();
+    let mut line = json!({
+        "name": set.name,
+        "rates": activity.rates,
+        "timed_out_rate": activity.timed_out,
+        "active": set.active,
+        "of_dead": set.of_dead,
+        "queued": set.queued(),
+        "throttled_for": set.throttled_for.as_secs_f64(),
+        "counts": set.counts,
+        "limits": limits,
+    });
+    if let Some(keys) = &set.keys {
+        line["keys"] = json!(keys);
     }
-}
-
-impl<'a> SetLine<'a> {
-    fn new(set: &'a SetSnapshot, activity: &'a SetActivity) -> Self {
-        let limit = |(limit, rates): (&'a LimitSnapshot, &Option<Rates>)| LimitLine {
-            name: &limit.name,
-            kind: limit.kind,
-            usage: usage::usage(set, limit),
-            rates: *rates,
-            counts: &limit.counts,
-        };
-        Self {
-            name: &set.name,
-            rates: activity.rates,
-            timed_out_rate: activity.timed_out,
-            active: set.active,
-            of_dead: set.of_dead,
-            queued: set.queued(),
-            throttled_for: set.throttled_for,
-            counts: &set.counts,
-            limits: set.limits.iter().zip(&activity.limits).map(limit).collect(),
-            keys: set.keys.as_ref(),
-            hottest: &activity.hottest,
-        }
+    if !activity.hottest.is_empty() {
+        line["hottest"] = json!(activity.hottest);
     }
+    line
 }
 
 /// A line for each set and each of its hottest keys; with the heading if the columns have changed.
