@@ -1,8 +1,8 @@
 //! What it costs the next process to take the lock if its last owner died with it, by the size of what the lock guards. In
 //! a table of keys, the next process looks only at the rows of the interrupted operation, but it looks at all holds. For
 //! comparison: looking at everything, as `recover` does. Also how long a killed process counts as alive, by the memory
-//! that it had, and after what time another gets the lock that it died with. Criterion repeats the same thing, but each
-//! death is a new one, so this has a harness of its own: medians of rounds.
+//! that it had, and after what time another gets the lock that it died with. Criterion repeats one thing, but each
+//! death needs a new process, so this has a harness of its own, which takes medians of rounds.
 
 #[allow(dead_code)]
 mod common;
@@ -23,7 +23,7 @@ use shmlimit::{Declaration, Keyed, Limit, LimitSet, OpenOptions, Segment, SetDec
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn create(path: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    // The holds, of which a thread can die with one.
+    // A thread can die with a robust mutex; a slot lock belongs to a process.
     let declaration = Declaration::new().lock(LockKind::RobustMutex).add_set(set);
     let segment = Segment::create(path, &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
@@ -47,7 +47,7 @@ impl Times {
         self.0[0].push(micros(&mut request));
         let before = recoveries();
         raw.lock().take_in_a_thread_that_ends();
-        // Until there is one for a key of that shard.
+        // Until a request is for a key of that shard.
         self.0[1].push(loop {
             let took = micros(&mut request);
             if recoveries() > before {

@@ -1,4 +1,4 @@
-//! Two hosts share a quota that each tenant has: what one of them admits, the other does not.
+//! Two hosts share each tenant's quota: what one of them admits, the other does not.
 //!
 //! ```sh
 //! redis-server --port 6379 &

@@ -78,7 +78,7 @@ impl RawLock {
         }
     }
 
-    /// Makes a thread take it and end with it: the kernel finds it in the mapping.
+    /// Lets a thread end while it holds the lock. The kernel finds the lock in the mapping.
     pub fn take_in_a_thread_that_ends(&self) {
         std::thread::scope(|scope| scope.spawn(|| self.take()).join()).expect("takes the lock and ends");
     }
@@ -90,8 +90,8 @@ impl RawLock {
         self.let_go();
     }
 
-    /// Makes the participant as which it is taken one of this process, a child of the one that joined. The byte belongs
-    /// to the open file, which both have.
+    /// Hands the participant that takes the lock to this process, a child of the one that joined. The byte belongs to the
+    /// open file, which both have.
     pub fn pass_to_this_process(&self, segment: &RawSegment) {
         if let Kind::Slot { slot, .. } = self.kind {
             record_this_process(segment, slot);
@@ -168,6 +168,6 @@ fn has_locked(file: &File, slot: u64) -> bool {
         l_len: 1,
         l_pid: 0,
     };
-    // SAFETY: the descriptor is open, and the request is as the call has it.
+    // SAFETY: the descriptor is open, and the request is what the call expects.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) == 0 }
 }

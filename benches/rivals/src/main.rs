@@ -1,9 +1,8 @@
 //! Measures, in one run, the operations of shmlimit, the floor that they are built on, and governor, and prints a table
 //! of times and ratios.
 //!
-//! Everything is measured in turn for a few milliseconds, over and over, so that all of it meets the same conditions on
-//! a machine that others use as well; and the tenth percentile of the rounds counts, so that those conditions matter
-//! little.
+//! Each operation is measured in turn for a few milliseconds, over and over, so that all of them meet the same
+//! conditions on a shared machine. The tenth percentile of the rounds counts, which those conditions affect little.
 
 mod aims;
 mod commands;

@@ -25,7 +25,7 @@ impl<E> Schedule<E> {
         self.events.insert(number, event);
     }
 
-    /// A number that no event has, nor anything else.
+    /// A number that nothing else has, events included.
     pub fn next_number(&mut self) -> u64 {
         self.number += 1;
         self.number

@@ -30,7 +30,7 @@ struct Partition {
     /// On the wall clock.
     gone_at: u64,
     keys: HashMap<u128, Record>,
-    /// The number of keys at which those that are gone are looked for.
+    /// The number of keys at which to look for those that are gone.
     sweep_at: usize,
 }
 
@@ -265,7 +265,7 @@ impl Ruling {
         }
     }
 
-    /// Until when it is kept if a key needs it for so long. Without it, numbers of grants would start from the time again.
+    /// Until when to keep it if a key needs it for that long. Without it, grants would be numbered from the time again.
     fn kept_until(&self, now: u64, needed: u64) -> u64 {
         now + DAY + self.ahead * SECOND + needed
     }
@@ -367,7 +367,7 @@ impl Record {
         self.hosts.iter().map(|host| host.out).sum()
     }
 
-    /// Where other terms have come into force since it was written, what was spent counts on.
+    /// If other terms have come into force since it was written, what was spent still counts.
     fn convert(&mut self, ruling: &Ruling, at: &Instant) {
         if self.generation == ruling.generation {
             return;
@@ -540,7 +540,7 @@ impl Record {
         self.level = capped(u128::from(self.level) + u128::from(units) * u128::from(terms.period));
     }
 
-    /// The other hosts that have a lease, or have asked within one.
+    /// The other hosts that have a lease, or have asked within the length of one.
     fn others(&self, id: u64, lease: u64, now: u64) -> impl Iterator<Item = &Host> {
         let hosts = self.hosts.iter().filter(move |host| host.id != id);
         hosts.filter(move |host| host.out > 0 || now - host.seen <= lease)

@@ -22,10 +22,10 @@ struct Scene {
     by_key: bool,
 }
 
-/// What came of it.
+/// What was observed.
 #[derive(Debug, Default)]
 struct Outcomes {
-    /// For each host, how long it was at most without a place.
+    /// For each host, the longest time that it was without a place.
     hungry: Vec<Duration>,
     /// For each host, how many places it had on average.
     places: Vec<f64>,
@@ -131,7 +131,7 @@ fn five_hosts_take_turns_at_three_places() {
     }
 }
 
-/// The first host alone has all places, and never lets one idle.
+/// The first host alone has all places, and leaves none idle.
 #[test]
 fn a_host_that_comes_later_gets_its_share_of_places_as_they_are_released() {
     for by_key in [false, true] {

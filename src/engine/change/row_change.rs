@@ -66,7 +66,7 @@ impl Costs {
 }
 
 impl RowChange<'_> {
-    /// Whether a key without a row would then be limited otherwise than declared.
+    /// Whether the change gives a key without a row anything other than what is declared.
     fn gives_any(&self) -> bool {
         match self.to {
             KeyTerms::Tier(tier) => tier != TierIndex::default(),
@@ -92,7 +92,7 @@ impl RowChange<'_> {
 }
 
 impl RuledShard<'_> {
-    /// Whether a row is limited as the change says already, so that there is nothing to change or to refuse.
+    /// Whether a row is already limited as the change says, so that there is nothing to change or to refuse.
     #[inline]
     pub(in crate::engine) fn is_limited_so(&self, row: Row<'_>, change: RowChange<'_>) -> bool {
         match change.to {
@@ -260,7 +260,7 @@ impl LockedShard<'_> {
         Ok(Ok(()))
     }
 
-    /// Limits a key from the beginning: its row has just been made, and nothing of it is held or waited for.
+    /// Gives a new row its tier or capacities. Nobody holds anything of it or waits for it yet.
     pub(in crate::engine) fn begin_with(
         &self,
         row: Row<'_>,
@@ -340,7 +340,7 @@ impl SegmentEngine {
             Some(row) => locked.change_row(row, change)?.err(),
             None => match locked.shard.refused_capacity(locked.shard.absent_row(), change) {
                 Some(refused) => Some(refused),
-                // A key without a row is limited like this already.
+                // A key without a row is already limited like this.
                 None if !change.gives_any() => None,
                 None => match locked.add_row(key, &[])? {
                     Ok(row) => {

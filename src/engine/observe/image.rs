@@ -93,8 +93,8 @@ impl SegmentEngine {
             copied = geometry.extent_offset + geometry.extent_size;
         }
         self.copy_unguarded(copied, self.region().size(), &mut buffer, write)?;
-        // The table of processes comes last: each of its slots then has a life at least as late as that of any owner in
-        // a shard, and the lives after a cold start are later still.
+        // The table of processes comes last, so that the generation of each slot is at least that of any owner in a
+        // shard. A cold start continues from there.
         self.copy_unguarded(0, front, &mut buffer, write)
     }
 

@@ -17,7 +17,7 @@ use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::JournalState;
 use crate::sorting::sort_by;
 
-/// How often to copy before a copy is taken as it is.
+/// How many attempts to make before a torn copy is accepted.
 const ATTEMPTS: usize = 100;
 
 /// A copy of a shard, in private memory of the same layout.
@@ -150,7 +150,7 @@ pub(crate) struct ObservedHold {
     pub(crate) expires_at: Option<u64>,
     /// Whether it was given back without the lock, and nobody has finished that yet.
     pub(crate) is_returned: bool,
-    /// What is held of each limit that gives back.
+    /// How much it holds of each limit, for limits to which something comes back.
     pub(crate) amounts: Vec<(usize, u64)>,
 }
 
