@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::scene::create;
 use crate::scene::credit::{
-    self, LONG, check, counts, one_limit, one_limit_below, one_limit_in, remaining, spend_all,
-    spent_by_children,
+    self, LONG, check, counts, one_limit, one_limit_in, remaining, spend_all, spent_by_children,
 };
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use nix::sys::signal::Signal;
@@ -204,14 +203,15 @@ fn processes_and_threads_together_admit_what_the_limit_gives() {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         const CAPACITY: u64 = 50_000;
         for algorithm in BACKLOG {
-            let (_directory, segment, set) = one_limit_below(directory, calls(CAPACITY, algorithm));
-            let spent = spent_by_children(4, |spent| {
+            let in_threads = |set: &LimitSet, spent: &AtomicU64| {
                 std::thread::scope(|scope| {
                     for _ in 0..3 {
-                        scope.spawn(|| spend_all(&set, spent));
+                        scope.spawn(|| spend_all(set, spent));
                     }
                 });
-            });
+            };
+            let limit = calls(CAPACITY, algorithm);
+            let (_directory, segment, set, spent) = spent_by_children(directory, limit, 4, in_threads);
             segment.recover().expect("works");
             assert_eq!(spent + remaining(&set), CAPACITY, "{algorithm:?}");
             assert!(remaining(&set) < 100, "{algorithm:?}: {}", remaining(&set));

@@ -6,8 +6,7 @@ use std::time::Duration;
 use crate::scene;
 use crate::scene::clock::Scene;
 use crate::scene::credit::{
-    self, LONG, REFUNDING, check, counts, one_limit, one_limit_below, one_limit_in, remaining, spend_all,
-    spent_by_children,
+    self, LONG, REFUNDING, check, counts, one_limit, one_limit_in, remaining, spend_all, spent_by_children,
 };
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use crate::scene::{ALGORITHMS, create, create_in, expect_permit, is_admitted};
@@ -506,8 +505,8 @@ fn processes_together_admit_what_the_limit_gives() {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         const CAPACITY: u64 = 20_000;
         for algorithm in ALGORITHMS {
-            let (_directory, segment, set) = one_limit_below(directory, calls(CAPACITY, algorithm, 50));
-            let spent = spent_by_children(6, |spent| spend_all(&set, spent));
+            let limit = calls(CAPACITY, algorithm, 50);
+            let (_directory, segment, _, spent) = spent_by_children(directory, limit, 6, spend_all);
             assert!(spent <= CAPACITY, "{algorithm:?}: {spent}");
             // Each child ends with less than a batch.
             assert!(spent + 6 * 50 > CAPACITY, "{algorithm:?}: {spent}");

@@ -39,13 +39,6 @@ pub fn one_limit_in(directory: &Path, limit: Limit) -> (Segment, LimitSet) {
     create_in(directory, SetDeclaration::new("api").add_limit(limit))
 }
 
-/// The same in a directory of its own below that one.
-pub fn one_limit_below(directory: &Path, limit: Limit) -> (TempDir, Segment, LimitSet) {
-    let directory = tempfile::tempdir_in(directory).expect("a directory");
-    let (segment, set) = one_limit_in(directory.path(), limit);
-    (directory, segment, set)
-}
-
 pub fn check(set: &LimitSet, cost: u64) -> bool {
     let request = set.request().with("calls", cost).expect("declared");
     request.check().expect("works").is_admitted()
@@ -62,12 +55,24 @@ pub fn spend_all(set: &LimitSet, spent: &AtomicU64) {
     }
 }
 
-/// What that many children spend together, each by [`spend_all`] or several at a time.
-pub fn spent_by_children(children: usize, spend: impl Fn(&AtomicU64)) -> u64 {
+/// A segment in a directory of its own below that one, and what that many children spend there together, each by
+/// [`spend_all`] or several at a time.
+pub fn spent_by_children(
+    directory: &Path,
+    limit: Limit,
+    children: usize,
+    spend: impl Fn(&LimitSet, &AtomicU64),
+) -> (TempDir, Segment, LimitSet, u64) {
+    let directory = tempfile::tempdir_in(directory).expect("a directory");
+    let (segment, set) = one_limit_in(directory.path(), limit);
     let spent = SharedWords::new(children);
-    let children: Vec<Child> = spent.iter().map(|spent| Child::fork(|| spend(spent))).collect();
+    let children: Vec<Child> = spent
+        .iter()
+        .map(|spent| Child::fork(|| spend(&set, spent)))
+        .collect();
     children.into_iter().for_each(Child::succeed);
-    spent.iter().map(|spent| spent.load(Ordering::Relaxed)).sum()
+    let spent = spent.iter().map(|spent| spent.load(Ordering::Relaxed)).sum();
+    (directory, segment, set, spent)
 }
 
 pub fn remaining(set: &LimitSet) -> u64 {

@@ -7,6 +7,7 @@ pub mod credit;
 pub mod expected_panics;
 pub mod held;
 pub mod mounts;
+pub mod names;
 pub mod namespaces;
 pub mod onlooker;
 pub mod process;

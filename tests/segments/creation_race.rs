@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::scene::names::names_in;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use fastrand::Rng;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -53,13 +54,6 @@ fn all_at_once(body: impl Fn(usize)) {
     for child in children {
         child.succeed();
     }
-}
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).expect("a directory");
-    entries
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
-        .collect()
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::layout_mirror::RawSegment;
 use crate::layout_mirror::words::header;
 use crate::scene;
 use crate::scene::mounts::{Overlay, on_overlay};
+use crate::scene::names;
 use crate::scene::process::Child;
 use shmlimit::declare::{Checkpoint, OnMismatch};
 use shmlimit::snapshot::SegmentReader;
@@ -34,9 +35,9 @@ fn assert_refused<T>(outcome: Result<T, Error>, path: &Path) {
 }
 
 fn names_in(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).expect("a directory");
-    let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text"));
-    names.filter(|name| name != "inner").collect()
+    let mut names = names::names_in(directory);
+    names.retain(|name| name != "inner");
+    names
 }
 
 /// The overlay itself, and a directory of it that is mounted elsewhere.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::scene;
 use crate::scene::mounts::{mount, on_file_system};
+use crate::scene::names::names_in;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, in_own_process};
 use memmap2::MmapRaw;
 use nix::sys::stat::Mode;
@@ -202,13 +203,6 @@ fn a_file_that_this_user_may_not_write_is_an_error_that_says_so() {
 /// Runs `body` with a small file system of its own.
 fn on_small_file_system(test: &str, options: &CStr, body: impl FnOnce(&Path)) {
     on_file_system(test, c"tmpfs", options, body);
-}
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).expect("a directory");
-    entries
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
-        .collect()
 }
 
 fn assert_no_space<T: std::fmt::Debug>(result: Result<T, Error>, path: &Path) -> u64 {

@@ -4,8 +4,7 @@ mod operations;
 mod processes;
 mod trust;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use shmlimit::declare::OnMismatch;
@@ -14,6 +13,7 @@ use shmlimit::{
     SegmentError, SetDeclaration,
 };
 
+use crate::scene::names::names_in;
 use crate::scene::{self, expect_differences};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -33,15 +33,6 @@ fn place() -> (tempfile::TempDir, PathBuf) {
     let root = tempfile::tempdir().expect("a directory");
     let path = root.path().join("app.limits.d");
     (root, path)
-}
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).expect("a directory");
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
-        .collect();
-    names.sort_unstable();
-    names
 }
 
 fn names_of(segment: &Segment) -> Vec<String> {

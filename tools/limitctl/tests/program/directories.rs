@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::names::names_in;
 use crate::support::{Actor, Run, directory, run, text};
 
 const API: &str = r#"
@@ -81,15 +82,6 @@ fn names<'a>(values: &'a Value, field: &str) -> Vec<&'a str> {
         .collect()
 }
 
-fn files_in(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).expect("a directory");
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
-        .collect();
-    names.sort_unstable();
-    names
-}
-
 /// The lines that say what is taken; without the first, which says whether it is.
 fn memory(run: &Run) -> &str {
     run.stdout.split_once('\n').expect("more than a line").1
@@ -105,7 +97,7 @@ fn a_dry_run_says_what_all_files_of_a_directory_take() {
     assert!(!path.exists());
     let created = run(["create", text(&path), text(&config)]).ended(0);
     assert_eq!(memory(&planned), memory(&created));
-    let sizes = files_in(&path)
+    let sizes = names_in(&path)
         .into_iter()
         .map(|name| fs::metadata(path.join(name)).expect("a file").len());
     let declaration = shmlimit::Declaration::from_toml_file(&config).expect("valid");
@@ -127,7 +119,7 @@ fn a_dry_run_says_what_all_files_of_a_directory_take() {
 fn create_and_apply_add_sets_and_leave_the_others_alone() {
     let scene = Scene::new();
     let segment = scene.segment();
-    assert_eq!(files_in(&scene.path), ["api", "tenants%2Fall"]);
+    assert_eq!(names_in(&scene.path), ["api", "tenants%2Fall"]);
     let user = Actor::start("hold", &scene.path);
     assert!(scene.create(&[API]).ended(0).stdout.starts_with("found "));
     assert!(
@@ -137,7 +129,7 @@ fn create_and_apply_add_sets_and_leave_the_others_alone() {
             .stdout
             .starts_with("added to ")
     );
-    assert_eq!(files_in(&scene.path), ["api", "mail", "tenants%2Fall"]);
+    assert_eq!(names_in(&scene.path), ["api", "mail", "tenants%2Fall"]);
     run(["remove", text(&scene.file("mail"))]).ended(0);
 
     let config = scene.config(&[&API.replace("capacity = 10", "capacity = 12"), MAIL]);
@@ -145,10 +137,10 @@ fn create_and_apply_add_sets_and_leave_the_others_alone() {
         .ended(0)
         .stdout;
     assert!(planned.contains("set \"mail\": new\n"), "{planned}");
-    assert_eq!(files_in(&scene.path), ["api", "tenants%2Fall"]);
+    assert_eq!(names_in(&scene.path), ["api", "tenants%2Fall"]);
     let applied = run(["apply", segment, text(&config)]).ended(0).stdout;
     assert_eq!(planned.replace("would change", "changed"), applied);
-    assert_eq!(files_in(&scene.path), ["api", "mail", "tenants%2Fall"]);
+    assert_eq!(names_in(&scene.path), ["api", "mail", "tenants%2Fall"]);
     let inspected = run(["inspect", "--json", segment]).ended(0).json();
     assert_eq!(inspected["sets"][0]["limits"][0]["capacity"], 12, "{inspected}");
     assert_eq!(
@@ -195,7 +187,7 @@ fn verbs_that_change_reach_the_file_of_their_set() {
     assert_eq!(names(&recovered["sets"], "set"), ["api", "tenants/all"]);
     let kept = scene.root.path().join("kept.d");
     run(["checkpoint", segment, text(&kept)]).ended(0);
-    assert_eq!(files_in(&kept), ["api", "tenants%2Fall"]);
+    assert_eq!(names_in(&kept), ["api", "tenants%2Fall"]);
     let drained = run(["fleet", segment]).ended(64);
     assert!(drained.stderr.contains("[fleet]"), "{drained:?}");
 }
@@ -259,7 +251,7 @@ fn list_shows_the_directory_as_one_segment_and_which_sets_no_process_declares() 
     assert!(words.contains(&command), "{words}");
     run(["remove", text(&mail)]).ended(0);
     run(["remove", scene.segment()]).ended(1);
-    assert_eq!(files_in(&scene.path), ["api", "tenants%2Fall"]);
+    assert_eq!(names_in(&scene.path), ["api", "tenants%2Fall"]);
     run(["remove", "--force", scene.segment()]).ended(0);
     assert!(!scene.path.exists());
     drop(user);

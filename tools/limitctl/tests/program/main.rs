@@ -6,6 +6,8 @@ mod exec;
 mod files_written;
 mod first_steps;
 mod held_until_the_end;
+#[path = "../../../../tests/scene/names.rs"]
+mod names;
 mod packaging;
 mod probes;
 #[path = "../support/mod.rs"]
