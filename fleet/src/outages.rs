@@ -70,18 +70,24 @@ pub(crate) struct Outages {
 enum Subject {
     /// A store, whatever it says in the course of an outage: it may refuse connections, then load, then be a replica.
     Store(String),
-    /// What only a person can end, and what may concern some limits only, by the key that it names.
-    Limit(StoreProblem, String),
+    /// What only a person can end, and what may concern only some limits of a store, by the key that it names.
+    Limit {
+        store: String,
+        key: Option<String>,
+        problem: StoreProblem,
+    },
 }
 
 impl Subject {
     fn of(problem: &StoreError, store: &str) -> Self {
-        match (problem.key(), problem.problem()) {
+        let (store, key) = (store.to_owned(), problem.key().map(str::to_owned));
+        match problem.problem() {
             // It passes with the next request.
-            (_, StoreProblem::Stale) => Self::Store(store.to_owned()),
-            (Some(key), problem) => Self::Limit(problem, key.to_owned()),
-            (None, problem @ StoreProblem::NotPermitted) => Self::Limit(problem, String::new()),
-            (None, _) => Self::Store(store.to_owned()),
+            StoreProblem::Stale => Self::Store(store),
+            problem if key.is_some() || problem == StoreProblem::NotPermitted => {
+                Self::Limit { store, key, problem }
+            }
+            _ => Self::Store(store),
         }
     }
 }
@@ -213,9 +219,19 @@ mod tests {
 
         /// What is told after attempts for limits, by the first letter of their names.
         fn told(&mut self, millis: u64, attempts: &[(&str, Option<&StoreError>)]) -> Vec<String> {
+            self.told_of("redis+cluster://host", millis, attempts)
+        }
+
+        /// The same for limits of that store.
+        fn told_of(
+            &mut self,
+            store: &str,
+            millis: u64,
+            attempts: &[(&str, Option<&StoreError>)],
+        ) -> Vec<String> {
             let attempt = |&(key, problem): &(&str, Option<&StoreError>)| Attempt {
                 limit: Limit {
-                    store: "redis+cluster://host".to_owned(),
+                    store: store.to_owned(),
                     key: key.to_owned(),
                     partition: None,
                 },
@@ -305,6 +321,34 @@ mod tests {
             };
             assert_eq!(scene.told(1_200, &[("c", Some(&other))]), ["out mismatch"]);
             assert_eq!(scene.told(1_300, &[("a", None)]), [format!("back {name}")]);
+        }
+    }
+
+    #[test]
+    fn a_problem_of_one_store_hides_none_of_another() {
+        let unsupported = StoreError::Terms {
+            key: "a".to_owned(),
+            source: TermsError::Zero("units"),
+        };
+        for problem in [
+            unavailable(StoreProblem::NotPermitted),
+            unavailable(StoreProblem::Refused),
+            unsupported,
+        ] {
+            let mut scene = Scene::new();
+            let (wrong, name) = (Some(&problem), problem.problem());
+            for (store, millis) in [("one", 0), ("other", 100)] {
+                assert_eq!(
+                    scene.told_of(store, millis, &[("a", wrong)]),
+                    [format!("out {name}")]
+                );
+            }
+            for (store, millis) in [("one", 200), ("other", 300)] {
+                assert_eq!(
+                    scene.told_of(store, millis, &[("a", None)]),
+                    [format!("back {name}")]
+                );
+            }
         }
     }
 
