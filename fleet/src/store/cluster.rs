@@ -100,9 +100,10 @@ impl Cluster {
         self.lines.values().any(|line| matches!(line, Line::Open(_)))
     }
 
-    /// By which policy a server evicts keys, if any does.
+    /// By which policy a server that has slots evicts keys, if any does: one that the URL names may have none.
     pub(super) fn evicts_by(&self) -> Option<&str> {
-        self.evicting.values().next().map(String::as_str)
+        let mut with_slots = self.evicting.iter().filter(|(node, _)| self.slots.include(node));
+        with_slots.next().map(|(_, policy)| policy.as_str())
     }
 
     /// Makes each call at the server that has its keys, at all servers at the same time. Takes no longer than to connect
@@ -379,7 +380,7 @@ impl Cluster {
                     let named = &self.named;
                     self.lines
                         .retain(|node, _| slots.include(node) || named.contains(node));
-                    self.evicting.retain(|node, _| slots.include(node));
+                    self.evicting.retain(|node, _| self.lines.contains_key(node));
                     self.slots = slots;
                     self.doubted.clear();
                     self.informant = Some(node);
