@@ -23,6 +23,11 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print_bytes(terminal_safe(serde_json::to_string_pretty(value))?.as_bytes())
 }
 
+/// Prints a declaration as TOML.
+pub fn print_toml(text: &str) -> Result<(), Failure> {
+    print_bytes(terminal_safe_toml(text).as_bytes())
+}
+
 /// Streams lines to standard output: values as JSON, one per line, or text.
 #[derive(Debug)]
 pub struct Lines {
@@ -114,9 +119,90 @@ fn terminal_safe(json: serde_json::Result<String>) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// TOML without comments, in which characters that a terminal might obey are escaped. It reads back as the same.
+fn terminal_safe_toml(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    let mut rest = text;
+    // Between texts there are only bare names, numbers and the like.
+    while let Some(start) = rest.find(['"', '\'']) {
+        let quote = &rest[start..=start];
+        let is_long = rest[start..].starts_with(&quote.repeat(3));
+        let delimiter = quote.repeat(if is_long { 3 } else { 1 });
+        let begin = start + delimiter.len();
+        let end = end_of_text(&rest[begin..], &delimiter).map_or(rest.len(), |length| begin + length);
+        safe.push_str(&rest[..start]);
+        push_safe_text(&mut safe, &rest[begin..end], &delimiter);
+        rest = rest.get(end + delimiter.len()..).unwrap_or_default();
+    }
+    safe.push_str(rest);
+    safe
+}
+
+/// Where a text of TOML ends that is delimited like this.
+fn end_of_text(text: &str, delimiter: &str) -> Option<usize> {
+    let mut at = 0;
+    while !text[at..].starts_with(delimiter) {
+        let escapes = delimiter.starts_with('"') && text[at..].starts_with('\\');
+        at += usize::from(escapes);
+        at += text.get(at..)?.chars().next()?.len_utf8();
+    }
+    // A text of several lines may itself end with quotes.
+    while delimiter.len() > 1 && text[at + delimiter.len()..].starts_with(&delimiter[..1]) {
+        at += 1;
+    }
+    Some(at)
+}
+
+fn push_safe_text(safe: &mut String, body: &str, delimiter: &str) {
+    let is_dangerous = |character: char| character != '\n' && !sanitise::is_harmless(character);
+    if !body.contains(is_dangerous) {
+        safe.extend([delimiter, body, delimiter]);
+        return;
+    }
+    // Between apostrophes nothing can be escaped.
+    let is_literal = delimiter.starts_with('\'');
+    let delimiter = delimiter.replace('\'', "\"");
+    safe.push_str(&delimiter);
+    for character in body.chars() {
+        match character {
+            '"' | '\\' if is_literal => safe.extend(['\\', character]),
+            _ if is_dangerous(character) => safe.push_str(&format!("\\U{:08x}", u32::from(character))),
+            _ => safe.push(character),
+        }
+    }
+    safe.push_str(&delimiter);
+}
+
 #[cfg(test)]
 mod tests {
+    use shmlimit::declare::Checkpoint;
+    use shmlimit::{Declaration, Limit, SetDeclaration};
+
     use super::*;
+
+    #[test]
+    fn toml_shows_no_hostile_character_and_reads_back_the_same() {
+        for name in [
+            "a\u{202e}\u{9b}é名",
+            "\u{202e}\"\\b\"",
+            "\u{202e}it's \"\\",
+            "\u{9b}\n'",
+            "\u{9b}\n\"\"\"'''\"",
+            "\u{9b}\n\\x''",
+            "\u{1b}[31m\t",
+            "plain \"quoted\" it's \\",
+        ] {
+            let set = SetDeclaration::new("s").add_limit(Limit::concurrency("l", 1));
+            let checkpoint = Checkpoint::new(format!("/tmp/{name}"));
+            let declaration = Declaration::new().checkpoint(checkpoint).add_set(set);
+            let written = declaration.to_toml().expect("valid");
+            let safe = terminal_safe_toml(&written);
+            let is_safe = |character: char| character == '\n' || sanitise::is_harmless(character);
+            assert!(safe.chars().all(is_safe), "{safe:?}");
+            let read = Declaration::from_toml(&safe).unwrap_or_else(|error| panic!("{safe}: {error}"));
+            assert_eq!(read.to_toml().expect("valid"), written);
+        }
+    }
 
     #[test]
     fn json_shows_no_hostile_character_and_reads_back_the_same() {

@@ -108,6 +108,7 @@ fn no_verb_shows_a_key_whole_unless_it_is_to_reveal_it() {
         &["watch", "--json", "--count", "1", "--keys", "5", path],
     ];
     let others: &[&[&str]] = &[
+        &["inspect", "--toml", path],
         &["list", "--json", text(scene.directory.path())],
         &["doctor", path],
         &["doctor", "--json", path],

@@ -66,7 +66,7 @@ impl Inspect {
         let path = &self.looking.segment.path;
         let reader = SegmentReader::open(path)?;
         if self.toml {
-            output::print(&reader.declaration().to_toml()?)?;
+            output::print_toml(&reader.declaration().to_toml()?)?;
             return Ok(ExitCode::DONE);
         }
         let mut snapshot = reader.snapshot()?;
