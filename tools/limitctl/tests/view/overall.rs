@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use shmlimit::{Permit, Segment};
 
@@ -232,4 +233,20 @@ fn a_reset_of_a_key_leaves_alone_what_all_keys_have() {
     run(["reset", text(&scene.path), "model"]).ended(0);
     let shown = run(["inspect", text(&scene.path)]).ended(0).stdout;
     assert!(line_of(&shown, "dollars").contains("99.95 "), "{shown}");
+}
+
+#[test]
+fn who_waits_for_a_limit_of_its_own_key_is_not_said_to_be_in_the_way_of_others() {
+    let scene = Scene::new();
+    let segment = Segment::open(&scene.path).expect("created");
+    let set = segment.set("model").expect("declared");
+    let key = set.key("globex").expect("keyed");
+    key.throttle(Duration::from_secs(600)).expect("throttled");
+    let request = set.request().for_key("globex").expect("keyed");
+    let mut waiting = Box::pin(request.acquire_async(None));
+    let first_look = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(first_look.is_pending(), "it is throttled");
+    let shown = run(["show", text(&scene.path), "model", "acme"]).ended(0).stdout;
+    assert!(!shown.contains("of all keys wait"), "{shown}");
+    assert!(set.request().for_key("acme").expect("keyed").try_permit().is_ok());
 }

@@ -61,7 +61,7 @@ struct View {
     all_keys: Vec<LimitSnapshot>,
     #[serde(skip)]
     stopped: Stopped,
-    /// How many requests of all keys wait.
+    /// How many requests wait for limits of all keys, of whichever keys.
     #[serde(skip)]
     waiting: u64,
     /// What is shown of the key that was typed.
@@ -103,7 +103,9 @@ impl Show {
             for set in sets.into_iter().filter(|set| set.name == self.set) {
                 let is_its =
                     |key: &Option<KeyLabel>| view.rows.iter().any(|row| Some(&row.key) == key.as_ref());
-                view.waiting = set.tickets.iter().filter(|ticket| !ticket.granted).count() as u64;
+                // A request that waits for a limit of its own key is in nobody else's way.
+                let waits_for_them = |ticket: &&TicketSnapshot| !ticket.granted && ticket.in_order.is_some();
+                view.waiting = set.tickets.iter().filter(waits_for_them).count() as u64;
                 let together = set
                     .limits
                     .into_iter()
