@@ -434,7 +434,7 @@ impl SetHandle {
     ///
     /// Args:
     ///     retry_after: For how long: seconds, or a timedelta.
-    ///     key: The key to throttle, if the set is keyed. It has no effect if the table has no row for the key.
+    ///     key: The key to throttle, if the set is keyed. It has no effect if the table has no room for the key.
     ///
     /// Raises:
     ///     InvalidKey: The set is keyed, and no key is named.

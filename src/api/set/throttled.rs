@@ -75,7 +75,8 @@ impl LimitSet {
 }
 
 impl Key<'_> {
-    /// Like [`LimitSet::throttle`], for this key. A key without a row in the table does not get one.
+    /// Like [`LimitSet::throttle`], for this key. A key without a row in the table gets one; if there is no room for one,
+    /// the key is not throttled.
     ///
     /// # Errors
     ///

@@ -93,3 +93,33 @@ fn a_key_that_was_not_used_yet_is_kept_out_and_said_to_be_new() {
     ]);
     asked.ended(75);
 }
+
+#[test]
+fn a_key_for_which_the_table_has_no_room_is_not_said_to_be_throttled() {
+    let directory = directory();
+    let declaration = DECLARATION.replace("keyed = 100", "keyed = 1");
+    let path = create_declared(directory.path(), "limits", &declaration);
+    let path = text(&path);
+    let ask = |key: &str| {
+        run([
+            "exec",
+            "--key",
+            key,
+            "--timeout",
+            "0",
+            path,
+            "tenants",
+            "--",
+            "true",
+        ])
+    };
+    let full = (0..100).find(|key| ask(&key.to_string()).code == 75);
+    let key = full.expect("a key without room").to_string();
+    let throttled = run(["throttle", "--key", &key, path, "tenants", "10m"])
+        .ended(0)
+        .stdout;
+    assert!(
+        throttled.contains("not throttled: the table of keys has no room"),
+        "{throttled}"
+    );
+}

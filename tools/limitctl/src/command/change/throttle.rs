@@ -76,8 +76,12 @@ impl Throttle {
             }
         };
         let done = match throttled_for {
+            Some(time) if time.is_zero() => "not throttled".to_owned(),
             Some(time) => format!("nothing is admitted for {}", human::duration(time)),
-            None => "no row is left for it, so it is refused anyway".to_owned(),
+            None => {
+                "not throttled: the table of keys has no room for it, and it is refused until there is some"
+                    .to_owned()
+            }
         };
         output::print(&format!(
             "{}\n",
