@@ -27,6 +27,21 @@ fn flags_declare_the_algorithm_that_a_provider_counts_by() {
         "the default admits more"
     );
     create(&["--algorithm", "leaky"]).ended(64);
+    let of_none = [
+        "create",
+        "--set",
+        "api",
+        "--concurrency",
+        "in_flight=8",
+        "--algorithm",
+        "sliding_window",
+        path,
+    ];
+    let of_none = run(of_none).ended(64);
+    assert!(
+        of_none.stderr.contains("--calls"),
+        "it would have no effect: {of_none:?}"
+    );
 }
 
 #[test]

@@ -35,6 +35,7 @@ use crate::uninterrupted::Uninterrupted;
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 #[command(group = ArgGroup::new("limits").multiple(true).args(["calls", "rate", "concurrency"]).conflicts_with_all(["declaration", "all"]))]
+#[command(group = ArgGroup::new("windows").multiple(true).args(["calls", "rate"]))]
 pub struct Create {
     /// A directory with declarations, each of a segment: the files in it that end in .toml
     ///
@@ -71,7 +72,7 @@ pub struct Create {
     ///
     /// For a quota that a provider counts, choose sliding_window: it never admits more than the capacity. `limitctl inspect`
     /// shows the most that each limit admits.
-    #[arg(long, value_name = "NAME", value_parser = algorithms(), requires = "set", conflicts_with_all = ["declaration", "all"])]
+    #[arg(long, value_name = "NAME", value_parser = algorithms(), requires = "windows", conflicts_with_all = ["declaration", "all"])]
     algorithm: Option<Algorithm>,
 
     /// A limit of what is held at the same time, such as in_flight=8
