@@ -20,10 +20,8 @@ impl Stopped {
     ///
     /// Those of [`SegmentReader::place`].
     pub fn among(reader: &SegmentReader, snapshot: &SegmentSnapshot) -> Result<Self, Error> {
-        let place = reader.place()?;
         // A copy, or a file from another boot or namespace, names other processes.
-        let is_of_here = place.any_pid_namespace || place.pid_namespace == place.own_pid_namespace;
-        if !(place.same_boot && place.same_file && is_of_here) {
+        if !reader.place()?.same_pids() {
             return Ok(Self::default());
         }
         let alive = snapshot.participants.iter().filter(|it| it.alive);
