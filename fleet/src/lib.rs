@@ -15,7 +15,7 @@ mod refresher;
 mod store;
 mod terms;
 
-/// What follows is a page of the repository, where its links to other pages lead.
+/// This is a page of the repository, too; the paths in it are paths there.
 #[doc = "\n"]
 #[doc = include_str!("../guide.md")]
 pub mod guide {}

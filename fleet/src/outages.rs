@@ -21,7 +21,7 @@ pub enum StoreEvent<'a> {
         /// Why not.
         problem: &'a StoreError,
     },
-    /// That is over.
+    /// The problem is over.
     Back {
         /// How it began.
         problem: &'a StoreError,
@@ -61,16 +61,16 @@ pub(crate) type Observer = Box<dyn Fn(&StoreEvent<'_>) + Send>;
 pub(crate) struct Outages {
     observer: Observer,
     lasting: Vec<Lasting>,
-    /// By which policy each store evicts keys, if it does.
+    /// The policy by which each store evicts keys, if it does.
     evicts_by: HashMap<String, String>,
 }
 
-/// What is told of by itself, so that one that lasts hides no other.
+/// What is reported separately, so that a problem that lasts hides no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     /// A store, whatever it says in the course of an outage: it may refuse connections, then load, then be a replica.
     Store(String),
-    /// What only a person can end, and what may concern only some limits of a store, by the key that it names.
+    /// A problem that only a person can end, or that may concern only some limits of a store, by the key that it names.
     Limit {
         store: String,
         key: Option<String>,

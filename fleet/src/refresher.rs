@@ -211,9 +211,9 @@ impl Refresher {
         problem.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stops the thread and waits for its end, which may take as long as the answer it is waiting for. Of a cluster, threads
-    /// that are connecting to servers are not waited for: they end once they have succeeded or the time to connect is
-    /// over, do nothing afterwards, and keep no process from ending.
+    /// Stops the thread and waits for its end, which may take as long as the answer it is waiting for. Threads that are
+    /// connecting to servers of a cluster are not waited for: they end once they are connected or their time is up, do
+    /// nothing afterwards, and keep no process from ending.
     pub fn stop(mut self) {
         self.end();
     }

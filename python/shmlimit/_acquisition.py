@@ -80,7 +80,7 @@ class Acquisition:
             room: The room of an event loop or a hub.
 
         Returns:
-            What waits.
+            The coroutine that waits.
         """
         self._is_begun = True
         return _acquire_in(room, self._begin)

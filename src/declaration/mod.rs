@@ -165,7 +165,7 @@ const MAX_SETS: u64 = 1024;
 /// | `latency_limit` | aimd: what is held for longer counts as dropped, such as `"2s"` | none |
 /// | `near_limit` | the percentage of the capacity from which an admission counts as near the limit: 1 to 100 | 80 |
 /// | `shadow` | whether it decides and counts but never refuses: see [`Limit::shadow`] | that of the set |
-/// | `fleet` | hosts share the limit: `{ key = "org/openai/tokens", lease = "auto", outage = "spend_out", cold_wait = "50ms" }`; `lease` may be a length such as `"2s"`, `outage` may be `"deny"`, `"safe"` or `"open"`; in a keyed set also `unleased = 1`, but for concurrency; see [`Limit::fleet`] | each host by itself |
+/// | `fleet` | hosts share the limit: `{ key = "org/openai/tokens", lease = "auto", outage = "spend_out", cold_wait = "50ms" }`; `lease` may be a length such as `"2s"`, `outage` may be `"deny"`, `"safe"` or `"open"`; in a keyed set also `unleased = 1`, except for concurrency; see [`Limit::fleet`] | each host by itself |
 /// | `scope` | in keyed sets: `"key"`, or `"all_keys"` for one limit of all keys together: see [`Limit::scope`] | `"key"` |
 /// | `prefix` | in keyed sets: the limit counts networks, `{ ipv4 = 24, ipv6 = 48 }`: see [`Limit::prefix`] | single keys |
 ///

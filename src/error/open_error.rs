@@ -120,7 +120,7 @@ pub enum OpenError {
         /// The first eight bytes of a segment.
         expected: u64,
     },
-    /// The file is not one of checkpoints.
+    /// The file is not a checkpoint.
     #[error(
         "{} is not a checkpoint: it starts with {found:#018x}; declare another path, or move the file away",
         path.display()

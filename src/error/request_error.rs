@@ -160,7 +160,7 @@ pub enum RequestError {
         /// The set.
         set: String,
     },
-    /// A pool without sets.
+    /// The pool has no sets.
     #[error("a pool needs at least one set: none was given")]
     EmptyPool,
 }

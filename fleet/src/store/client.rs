@@ -57,7 +57,7 @@ enum Link {
         node: Node,
         /// Identifies the server's process: another one may have lost what this one acknowledged.
         run: String,
-        /// By which policy it evicts keys when its memory is used up, if it does.
+        /// The policy by which it evicts keys when its memory is used up, if it does.
         evicts_by: Option<String>,
     },
     /// The script queries the run id of each server of a cluster.
@@ -270,7 +270,7 @@ impl StoreClient {
         })
     }
 
-    /// By which policy the server that is connected evicts keys, if it does, or one of the cluster.
+    /// The policy by which the connected server, or one of the cluster, evicts keys, if it does.
     pub(crate) fn evicts_by(&self) -> Option<&str> {
         match self.link.as_ref()? {
             Link::Server { evicts_by, .. } => evicts_by.as_deref(),

@@ -22,7 +22,7 @@ pub(super) struct Reach<'a> {
     pub(super) timeouts: Timeouts,
 }
 
-/// A connection, and by which policy its server evicts keys, if it does.
+/// A connection, and the policy by which its server evicts keys, if it does.
 type Opened = Result<(Connection, Option<String>), RedisError>;
 
 /// The connection to one server.
@@ -43,10 +43,10 @@ pub(super) struct Cluster {
     named: Vec<Node>,
     /// What failed since the slots were last asked for. Others may have its slots now.
     doubted: HashSet<Node>,
-    /// Who said last where the slots are.
+    /// The server that last said where the slots are.
     informant: Option<Node>,
     lines: HashMap<Node, Line>,
-    /// By which policies servers evict keys that do.
+    /// The policies of the servers that evict keys.
     evicting: BTreeMap<Node, String>,
     opened: Receiver<(Node, Opened)>,
     opener: Sender<(Node, Opened)>,
@@ -100,7 +100,7 @@ impl Cluster {
         self.lines.values().any(|line| matches!(line, Line::Open(_)))
     }
 
-    /// By which policy a server that has slots evicts keys, if any does: one that the URL names may have none.
+    /// The policy by which a server that has slots evicts keys, if any does. One that the URL names may have none.
     pub(super) fn evicts_by(&self) -> Option<&str> {
         let mut with_slots = self.evicting.iter().filter(|(node, _)| self.slots.include(node));
         with_slots.next().map(|(_, policy)| policy.as_str())
@@ -165,8 +165,8 @@ impl Cluster {
         results
     }
 
-    /// Whether somebody else may have a slot that is asked for. While a server is out, exchanges with the others go on
-    /// without a question.
+    /// Whether another server may have a slot that is asked for. While a server is out, exchanges with the others go on
+    /// without asking.
     fn is_in_doubt(&self, slots: &[u16]) -> bool {
         let servers = slots.iter().map(|slot| self.slots.server_of(*slot));
         let mut servers = servers.collect::<HashSet<_>>().into_iter();
@@ -303,7 +303,7 @@ impl Cluster {
         }
     }
 
-    /// Connects to a server, unless it is connected or a thread is at it.
+    /// Connects to a server, unless it is connected, or a thread is connecting to it.
     fn open_again(&mut self, reach: &Reach<'_>, node: &Node) {
         match self.lines.get(node) {
             None => self.open(reach, node, None),
@@ -349,7 +349,8 @@ impl Cluster {
     /// Asks one server after the other that is connected where the slots are, until one knows.
     ///
     /// The one that said it last is asked last: it may be cut off from the others, and go on naming servers that no longer
-    /// have the slots. An answer has no epoch that would tell; but by a wrong one calls fail, so the next server is asked.
+    /// have the slots. An answer has no epoch that would tell; but calls that go by a wrong one fail, and then the next
+    /// server is asked.
     ///
     /// # Errors
     ///
@@ -361,7 +362,7 @@ impl Cluster {
         nodes.rotate_left(next);
         let mut failure = None;
         for node in nodes {
-            // Too little time would make a connection fail that is in order.
+            // With too little time, a good connection would fail.
             let (Some(Line::Open(connection)), false) =
                 (self.lines.get_mut(&node), left_until(deadline).is_zero())
             else {
@@ -393,7 +394,7 @@ impl Cluster {
     }
 }
 
-/// Does something on a thread of its own, or here and now if the system starts none.
+/// Does something on a thread of its own, or on this one if the system starts none.
 fn beside(thread: thread::Builder, act: impl Fn() + Clone + Send + 'static) {
     let on_a_thread = act.clone();
     if thread

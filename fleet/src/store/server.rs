@@ -135,8 +135,8 @@ pub(super) fn ask_memory(questions: &mut Pipeline) {
     questions.cmd("INFO").arg("memory");
 }
 
-/// The policy, from the answer. A server without a bound on its memory evicts nothing, and one that does not say is not known
-/// to.
+/// The policy, from the answer. A server without a bound on its memory evicts nothing; one that does not say is taken for
+/// one that does not.
 pub(super) fn evicts_by(memory: Result<Value, RedisError>) -> Option<String> {
     let memory: String = redis::from_redis_value(memory.ok()?).ok()?;
     let is_bounded = field(&memory, "maxmemory").is_some_and(|bytes| bytes != "0");

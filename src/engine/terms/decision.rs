@@ -544,17 +544,18 @@ pub enum RefusalReason {
     HoldsFull,
     /// The queue is full: as many requests wait as the set was declared for.
     QueueFull,
-    /// The upstream accepts nothing for a while, as was reported: see [`Permit::throttled`](crate::Permit::throttled).
+    /// The set or the key is throttled: its upstream accepts nothing for a while, or an operator keeps requests out. See
+    /// [`Permit::throttled`](crate::Permit::throttled).
     Throttled,
     /// Too little of a limit that hosts share is leased to this host, because the store had no more for it: see
-    /// [`Limit::fleet`](crate::Limit::fleet). It is asked again in the background. No retry time is known. Also while
-    /// the host [gives everything back](crate::fleet::Fleet::set_draining).
+    /// [`Limit::fleet`](crate::Limit::fleet). The store is asked again in the background, and no retry time is known.
+    /// Also the reason while the host [gives everything back](crate::fleet::Fleet::set_draining).
     Lease,
-    /// Too little of a limit that hosts share is leased yet. It is being asked for in the background, and nothing is
-    /// wrong with the store as far as is known.
+    /// Too little of a limit that hosts share is leased yet. More is being asked for in the background, and as
+    /// far as is known, nothing is wrong with the store.
     LeasePending,
-    /// Nothing that is leased, and no [outage policy](crate::declare::Outage), admits the request while the store of a
-    /// limit that hosts share is out or grants nothing.
+    /// The store of a limit that hosts share is out or grants nothing, and neither what is leased nor the
+    /// [outage policy](crate::declare::Outage) admits the request.
     StoreOut,
 }
 

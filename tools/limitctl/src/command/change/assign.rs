@@ -51,7 +51,7 @@ impl Assign {
         let set = segment.set(&self.set)?;
         let key = set.key(self.key.as_bytes())?;
         let before = key.tier()?;
-        // What somebody mistyped has none.
+        // A mistyped key has none.
         let reader = SegmentReader::open(&self.segment.path)?;
         let has_row = reader.key_snapshot(&self.set, self.key.as_bytes())?.is_some();
         key.assign(&self.tier)?;

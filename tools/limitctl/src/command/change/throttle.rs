@@ -14,7 +14,7 @@ use crate::text::{human, key, sanitise};
 
 /// Admit nothing for a while
 ///
-/// All processes are refused, or wait, until the time is over: because a provider answered 429 with Retry-After, or to keep out a key that does harm. What is held stays held, and those who wait keep their places:
+/// Until the time is over, requests of all processes are refused, or wait: after a provider has answered 429 with Retry-After, or to keep out a key that does harm. What is held stays held, and those who wait keep their places:
 ///
 ///     limitctl throttle /dev/shm/gateway.limits chat 30s
 ///
@@ -60,7 +60,7 @@ impl Throttle {
                 let typed = typed.as_bytes();
                 whose.push_str(&format!(", key {}", key::typed(typed)));
                 let its_key = set.key(typed)?;
-                // What somebody mistyped has none.
+                // A mistyped key has none.
                 if reader.key_snapshot(&self.set, typed)?.is_none() {
                     unknown = "; the key had no row: it has used nothing lately";
                 }

@@ -26,7 +26,7 @@ use crate::text::{declared, key, sanitise, style};
 /// Show one key of a keyed set
 ///
 /// That is: what it has left of each limit, what all keys have left together, how often it was admitted and refused, and which
-/// processes hold or wait for something of it. Maps the file read-only and takes no lock. Works even if the segment stores no keys. In JSON, "rows"
+/// processes hold or wait for its limits. Maps the file read-only and takes no lock. Works even if the segment stores no keys. In JSON, "rows"
 /// is empty if the key has no row.
 #[derive(Args, Debug)]
 pub struct Show {
