@@ -159,7 +159,7 @@ pub enum OpenError {
     /// The file cannot be opened again. A forked child that has inherited it must do that, and so must a process
     /// whose descriptor of it was closed. But its path leads to another file or to none by now, and `/proc/self/fd`
     /// does not lead to it either.
-    #[error("{} cannot be opened again: its path leads elsewhere by now, and /proc/self/fd is no way to it ({source}). Mount /proc where \
+    #[error("{} cannot be opened again: its path leads elsewhere by now, and /proc/self/fd does not lead to it ({source}). Mount /proc where \
              this process runs, or open the segment after what renames it, mounts over it or changes the root directory", path.display())]
     Moved {
         /// The path that it was opened by.
@@ -200,7 +200,7 @@ pub enum OpenError {
         why: String,
     },
     /// Locks or mappings do not work reliably on this file system.
-    #[error("{} lies on {file_system}, {why}: create it in /dev/shm or on a local disk", path.display())]
+    #[error("{} is on {file_system}, {why}: create it in /dev/shm or on a local disk", path.display())]
     UnsupportedFileSystem {
         /// The file.
         path: PathBuf,
@@ -212,7 +212,7 @@ pub enum OpenError {
     /// A process shows that it is alive by a file lock, and this file system releases that lock while the process is
     /// alive, as an overlay does. Every process would look dead. Nothing was created or changed.
     #[error(
-        "{} lies on {file_system}, where the lock by which a process shows that it lives ends too early, so that live processes would \
+        "{} is on {file_system}, where the lock by which a process shows that it lives ends too early, so that live processes would \
          count as dead: create it in /dev/shm, or in a volume (a directory of the host, or a tmpfs, that is mounted into the container)",
         path.display()
     )]

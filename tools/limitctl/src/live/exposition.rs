@@ -203,7 +203,7 @@ const FAMILIES: &[Family] = &[
     Family {
         name: "shmlimit_lease_valid_seconds",
         kind: "gauge",
-        help: "For how long what is leased may be spent yet; zero where nothing is leased.",
+        help: "How long what is leased may still be spent; zero if nothing is leased.",
         write: |samples| of_leases(samples, |lease| lease.valid_for.as_secs_f64()),
     },
     Family {

@@ -1,6 +1,6 @@
 //! Keeping a set or a key from being admitted for a while.
 
-use crate::support::{create_declared, directory, run, text};
+use crate::support::{Run, create_declared, directory, run, text};
 
 const DECLARATION: &str = r#"
 [[set]]
@@ -19,6 +19,20 @@ keyed = 100
   capacity = 5
   window = "1d"
 "#;
+
+fn ask(path: &str, key: &str) -> Run {
+    run([
+        "exec",
+        "--key",
+        key,
+        "--timeout",
+        "0",
+        path,
+        "tenants",
+        "--",
+        "true",
+    ])
+}
 
 #[test]
 fn nothing_of_a_set_is_admitted_until_it_is_reset() {
@@ -48,24 +62,11 @@ fn one_key_is_kept_out_and_no_other() {
     let directory = directory();
     let path = create_declared(directory.path(), "limits", DECLARATION);
     let path = text(&path);
-    let ask = |key: &str| {
-        run([
-            "exec",
-            "--key",
-            key,
-            "--timeout",
-            "0",
-            path,
-            "tenants",
-            "--",
-            "true",
-        ])
-    };
-    ask("acme").ended(0);
+    ask(path, "acme").ended(0);
     run(["throttle", "--key", "acme", path, "tenants", "10m"]).ended(0);
-    let refused = ask("acme").ended(75);
+    let refused = ask(path, "acme").ended(75);
     assert!(refused.stderr.contains("throttled"), "{refused:?}");
-    ask("globex").ended(0);
+    ask(path, "globex").ended(0);
     let whole = run(["throttle", path, "tenants", "10m"]).ended(64);
     assert!(whole.stderr.contains("key"), "{whole:?}");
 }
@@ -80,46 +81,19 @@ fn a_key_that_was_not_used_yet_is_kept_out_and_said_to_be_new() {
         throttled.stdout.contains("the key had no row"),
         "somebody may have mistyped it: {throttled:?}"
     );
-    let asked = run([
-        "exec",
-        "--key",
-        "acme",
-        "--timeout",
-        "0",
-        path,
-        "tenants",
-        "--",
-        "true",
-    ]);
-    asked.ended(75);
+    ask(path, "acme").ended(75);
 }
 
 #[test]
-fn a_key_for_which_the_table_has_no_room_is_not_said_to_be_throttled() {
+fn a_key_for_which_there_is_no_row_is_said_not_to_be_throttled() {
     let directory = directory();
     let declaration = DECLARATION.replace("keyed = 100", "keyed = 1");
     let path = create_declared(directory.path(), "limits", &declaration);
     let path = text(&path);
-    let ask = |key: &str| {
-        run([
-            "exec",
-            "--key",
-            key,
-            "--timeout",
-            "0",
-            path,
-            "tenants",
-            "--",
-            "true",
-        ])
-    };
-    let full = (0..100).find(|key| ask(&key.to_string()).code == 75);
-    let key = full.expect("a key without room").to_string();
-    let throttled = run(["throttle", "--key", &key, path, "tenants", "10m"])
-        .ended(0)
-        .stdout;
-    assert!(
-        throttled.contains("not throttled: the table of keys has no room"),
-        "{throttled}"
-    );
+    let mut tried = (0..1_000).map(|number| {
+        let key = format!("key{number}");
+        run(["throttle", "--key", &key, path, "tenants", "10m"])
+    });
+    let refused = tried.find(|run| run.code != 0).expect("rows end").ended(1);
+    assert!(refused.stderr.contains("not throttled"), "{refused:?}");
 }

@@ -141,7 +141,7 @@ fn no_verb_uses_or_removes_what_lies_on_an_overlay_and_selftest_says_why() {
             code=0
         }}
         ends 69 limitctl exec --timeout 0 "$1/limits" api -- true
-        grep -q "lies on an overlay.*volume" /dev/shm/said
+        grep -q "is on an overlay.*volume" /dev/shm/said
         ends 69 limitctl recover "$1/limits"
         ends 69 limitctl reset "$1/limits" api
         ends 69 limitctl remove "$1/limits"

@@ -75,13 +75,16 @@ impl Throttle {
                 its.map(|snapshot| snapshot.throttled_for)
             }
         };
-        let done = match throttled_for {
-            Some(time) if time.is_zero() => "not throttled".to_owned(),
-            Some(time) => format!("nothing is admitted for {}", human::duration(time)),
-            None => {
-                "not throttled: the table of keys has no room for it, and it is refused until there is some"
-                    .to_owned()
-            }
+        let Some(time) = throttled_for else {
+            return Err(Failure::problem(format!(
+                "{whose}: not throttled, because every row that the key could have is taken; the key is refused as long as \
+                 that is so"
+            )));
+        };
+        let done = if time.is_zero() {
+            "not throttled".to_owned()
+        } else {
+            format!("nothing is admitted for {}", human::duration(time))
         };
         output::print(&format!(
             "{}\n",
