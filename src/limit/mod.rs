@@ -105,17 +105,6 @@ pub(crate) enum Assessment {
     },
 }
 
-impl Assessment {
-    /// The assessment of a cost by a rule that counts up to `capacity`. `by_count` gets the largest count on top of
-    /// which the cost still fits. A cost above the capacity never fits.
-    #[inline(always)]
-    fn of_count(capacity: u64, cost: u64, by_count: impl FnOnce(u64) -> Self) -> Self {
-        capacity
-            .checked_sub(cost)
-            .map_or(Self::Refused { retry_after: None }, by_count)
-    }
-}
-
 /// What a rule notes at decision time so that a [`Standing`] can be worked out later: the caller pays for the
 /// divisions, outside the critical section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -160,12 +160,16 @@ impl RuleOperations for FixedWindow {
 
     #[inline]
     fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
-        Assessment::of_count(self.capacity, cost, |admitting| match self.open(state, now) {
+        // The largest count on top of which the cost still fits.
+        let Some(admitting) = self.capacity.checked_sub(cost) else {
+            return Assessment::Refused { retry_after: None };
+        };
+        match self.open(state, now) {
             Some(open) if open.used > admitting => Assessment::Refused {
                 retry_after: Some(open.turns_in),
             },
             _ => Assessment::Admissible,
-        })
+        }
     }
 
     /// The count saturates. Above the capacity, everything is refused until the window turns.

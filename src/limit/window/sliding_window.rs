@@ -184,20 +184,22 @@ impl RuleOperations for SlidingWindow {
 
     #[inline]
     fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
-        Assessment::of_count(self.capacity, cost, |admitting| {
-            let live = self.live(state, now);
-            let Some(excess @ 1..) = live.sum().checked_sub(admitting) else {
-                return Assessment::Admissible;
-            };
-            // The oldest entries that together free the excess: the last of them decides.
-            let too_few = first_where(live.len, |index| {
-                self.total_at(state, live.head, index).wrapping_sub(live.before) >= excess
-            });
-            let decisive = too_few.min(live.len.saturating_sub(1));
-            Assessment::Refused {
-                retry_after: Some(self.expires_in(state, live.head, decisive, now)),
-            }
-        })
+        // The largest sum on top of which the cost still fits.
+        let Some(admitting) = self.capacity.checked_sub(cost) else {
+            return Assessment::Refused { retry_after: None };
+        };
+        let live = self.live(state, now);
+        let Some(excess @ 1..) = live.sum().checked_sub(admitting) else {
+            return Assessment::Admissible;
+        };
+        // The oldest entries that together free the excess: the last of them decides.
+        let too_few = first_where(live.len, |index| {
+            self.total_at(state, live.head, index).wrapping_sub(live.before) >= excess
+        });
+        let decisive = too_few.min(live.len.saturating_sub(1));
+        Assessment::Refused {
+            retry_after: Some(self.expires_in(state, live.head, decisive, now)),
+        }
     }
 
     /// At most four stores. The sum of the live entries saturates.

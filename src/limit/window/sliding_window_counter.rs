@@ -144,31 +144,33 @@ impl RuleOperations for SlidingWindowCounter {
 
     #[inline]
     fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
-        Assessment::of_count(self.capacity, cost, |admitting| {
-            let Position { sub_window, into } = self.position(now);
-            let mut full = self.full(state, sub_window);
-            let oldest = self.oldest(state, sub_window);
-            if full + self.weighted(oldest, into) <= u128::from(admitting) {
-                return Assessment::Admissible;
+        // The largest estimate on top of which the cost still fits.
+        let Some(admitting) = self.capacity.checked_sub(cost) else {
+            return Assessment::Refused { retry_after: None };
+        };
+        let Position { sub_window, into } = self.position(now);
+        let mut full = self.full(state, sub_window);
+        let oldest = self.oldest(state, sub_window);
+        if full + self.weighted(oldest, into) <= u128::from(admitting) {
+            return Assessment::Admissible;
+        }
+        // The estimate never rises while nobody charges, so the first sub-window with an admitting instant gives the
+        // least wait. In the last one tried, every sub-window that is full now has left or is the oldest.
+        for ahead in 0..=self.buckets {
+            let at = sub_window.saturating_add(ahead);
+            if ahead > 0 {
+                // The oldest of the full ones is now the one that counts in part.
+                full = full.saturating_sub(u128::from(self.oldest(state, at)));
             }
-            // The estimate never rises while nobody charges, so the first sub-window with an admitting instant gives the
-            // least wait. In the last one tried, every sub-window that is full now has left or is the oldest.
-            for ahead in 0..=self.buckets {
-                let at = sub_window.saturating_add(ahead);
-                if ahead > 0 {
-                    // The oldest of the full ones is now the one that counts in part.
-                    full = full.saturating_sub(u128::from(self.oldest(state, at)));
-                }
-                let Some(room) = u128::from(admitting).checked_sub(full) else {
-                    continue;
-                };
-                let into = self.first_fitting(self.oldest(state, at), room);
-                return Assessment::Refused {
-                    retry_after: Some(self.until(at, into, now)),
-                };
-            }
-            Assessment::Refused { retry_after: None }
-        })
+            let Some(room) = u128::from(admitting).checked_sub(full) else {
+                continue;
+            };
+            let into = self.first_fitting(self.oldest(state, at), room);
+            return Assessment::Refused {
+                retry_after: Some(self.until(at, into, now)),
+            };
+        }
+        Assessment::Refused { retry_after: None }
     }
 
     /// Stores two words. The count saturates.
