@@ -336,8 +336,12 @@ impl<'a> Permit<'a> {
         }
         let shard = self.set.engine_set().shard(self.decision.shard());
         let mut is_lost = false;
-        if let Some(own) = self.decision.own_hold() {
-            let released = self.set.shared().engine.release(shard, own, ending)?;
+        if let Some(hold) = self.decision.hold() {
+            let released = self
+                .set
+                .shared()
+                .engine
+                .release(shard, hold, self.decision.owner, ending)?;
             self.decision.set_hold(None);
             is_lost = released == Released::WasReclaimed;
         }
@@ -409,11 +413,11 @@ impl<'a> Permit<'a> {
         if !self.is_own() {
             return Err(Error::Permit(PermitError::Inherited { set: name() }));
         }
-        let Some(own) = self.decision.own_hold() else {
+        let Some(hold) = self.decision.hold() else {
             return Ok(());
         };
         let engine = &self.set.shared().engine;
-        match engine.heartbeat(shard, own, LockWait::Timeout)? {
+        match engine.heartbeat(shard, hold, self.decision.owner, LockWait::Timeout)? {
             Renewed::Renewed => Ok(()),
             Renewed::WasReclaimed => Err(Error::Permit(PermitError::Reclaimed { set: name() })),
         }
@@ -432,9 +436,14 @@ impl<'a> Permit<'a> {
     /// [`OpenError::Io`](crate::OpenError::Io) if the thread cannot be started.
     pub fn heartbeat_in_background(&self) -> Result<(), Error> {
         self.heartbeat()?;
-        if let Some(own) = self.decision.own_hold() {
-            let shard = self.decision.shard();
-            let renewal = LeaseRenewal::new(self.set.shared(), self.set.position(), shard, own);
+        if let Some(hold) = self.decision.hold() {
+            let renewal = LeaseRenewal::new(
+                self.set.shared(),
+                self.set.position(),
+                self.decision.shard(),
+                hold,
+                self.decision.owner,
+            );
             background_worker::keep_alive(renewal, self.set.shared())?;
         }
         Ok(())
@@ -453,8 +462,8 @@ impl<'a> Permit<'a> {
         }
         let engine = &self.set.shared().engine;
         self.decision
-            .own_hold()
-            .is_some_and(|own| engine.is_lost(self.shard(), own))
+            .hold()
+            .is_some_and(|hold| engine.is_lost(self.shard(), hold, self.decision.owner))
     }
 
     /// A [`fencing_number`](Self::fencing_number) that holds across hosts, for the first concurrency limit of the set
@@ -572,9 +581,9 @@ impl Permit<'_> {
         // No caller can handle an error here. If the set is broken, a mark makes the hold be given back once it is
         // repaired.
         if let Err(_error) = self.release_as(Ending::Released { failed: has_failed }) {
-            if let Some(own) = self.decision.own_hold() {
+            if let Some(hold) = self.decision.hold() {
                 let engine = &self.set.shared().engine;
-                engine.release_by_mark(self.shard(), own, has_failed);
+                engine.release_by_mark(self.shard(), hold, self.decision.owner, has_failed);
                 self.count_unsettled();
             }
             #[cfg(feature = "tracing")]

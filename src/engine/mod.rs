@@ -12,7 +12,7 @@ mod settle;
 mod shard;
 pub(crate) mod terms;
 
-pub(crate) use crate::shm::layout::places::OwnHold;
+pub(crate) use crate::shm::layout::places::HoldReference;
 pub(crate) use admit::check::{Debited, Outlook};
 pub(crate) use admit::network::Networks;
 pub(crate) use admit::reserve::Reserved;

@@ -18,7 +18,7 @@ use super::waiters::{NextStep, Queue, Waiter, Waiters, lock};
 use crate::api::segment::shared_segment::SharedSegment;
 use crate::callers_code::contained;
 use crate::engine::{
-    DeathNotice, Deaths, LockWait, OwnHold, Renewed, ShortestLease, UNWATCHED_SLICE, WATCHED_SLICE,
+    DeathNotice, Deaths, HoldReference, LockWait, Renewed, ShortestLease, UNWATCHED_SLICE, WATCHED_SLICE,
 };
 use crate::error::{Error, OpenError, SegmentError};
 use crate::shm::file::region::Mapped;
@@ -56,7 +56,8 @@ pub(crate) struct LeaseRenewal {
     shared: Weak<SharedSegment>,
     set: usize,
     shard: u32,
-    own: OwnHold,
+    hold: HoldReference,
+    owner: u64,
     /// The lease at the last look.
     lease: ShortestLease,
     /// When the lease runs out and when to renew it, on the boot-time clock; `u64::MAX` if there is no lease.
@@ -65,12 +66,19 @@ pub(crate) struct LeaseRenewal {
 }
 
 impl LeaseRenewal {
-    pub(crate) fn new(shared: &Arc<SharedSegment>, set: usize, shard: u32, own: OwnHold) -> Self {
+    pub(crate) fn new(
+        shared: &Arc<SharedSegment>,
+        set: usize,
+        shard: u32,
+        hold: HoldReference,
+        owner: u64,
+    ) -> Self {
         Self {
             shared: Arc::downgrade(shared),
             set,
             shard,
-            own,
+            hold,
+            owner,
             lease: ShortestLease::Endless,
             expiry: u64::MAX,
             next: u64::MAX,
@@ -87,7 +95,10 @@ impl LeaseRenewal {
         };
         let (engine, shard) = (&shared.engine, set.shard(self.shard));
         let now = boot_nanos();
-        let former = std::mem::replace(&mut self.lease, engine.shortest_lease(shard, self.own));
+        let former = std::mem::replace(
+            &mut self.lease,
+            engine.shortest_lease(shard, self.hold, self.owner),
+        );
         let lease = match self.lease {
             ShortestLease::Released => return false,
             ShortestLease::Endless => {
@@ -100,7 +111,7 @@ impl LeaseRenewal {
             return true;
         }
         match engine
-            .heartbeat(shard, self.own, LockWait::NOT)
+            .heartbeat(shard, self.hold, self.owner, LockWait::NOT)
             .map_err(Error::from)
         {
             Ok(Renewed::WasReclaimed) | Err(Error::Segment(SegmentError::Removed { .. })) => return false,

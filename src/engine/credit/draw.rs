@@ -217,7 +217,7 @@ impl SegmentEngine {
             return Ok(());
         }
         slot.clear();
-        if locked.owns(drawn.own_hold()) {
+        if locked.owns(drawn.hold, drawn.owner) {
             locked.end_batch(drawn.hold.index)?;
         }
         locked.serve_next(drawn.row.index)
@@ -295,7 +295,7 @@ impl LockedShard<'_> {
         let Some((slot, noted)) = batches.slot(shard.index(), row.key(), self.owner) else {
             return take(decision);
         };
-        let own = noted.filter(|drawn| self.owns(drawn.own_hold()));
+        let own = noted.filter(|drawn| self.owns(drawn.hold, drawn.owner));
         let own = match own {
             Some(drawn) if drawn.fingerprint != row.key() => {
                 self.end_batch(drawn.hold.index)?;
@@ -561,7 +561,7 @@ impl LockedShard<'_> {
         let drawn = batches.find(self.shard.index(), row.key()).filter(|drawn| {
             permit.is_from(drawn)
                 && drawn.row == row.reference()
-                && self.owns(drawn.own_hold())
+                && self.owns(drawn.hold, drawn.owner)
                 && self.is_good(drawn)
         });
         let Some(drawn) = drawn else { return 0 };

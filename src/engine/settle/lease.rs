@@ -8,7 +8,7 @@ use crate::engine::shard::locked_shard::{LockFor, LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
-use crate::shm::layout::places::{HoldPlace, HoldReference, OwnHold};
+use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::probes;
 
@@ -33,9 +33,9 @@ pub(crate) enum ShortestLease {
 
 impl SegmentEngine {
     /// The shortest lease of anything in a hold, by the definition in force, even if that is newer than the hold.
-    pub(crate) fn shortest_lease(&self, shard: Shard<'_>, own: OwnHold) -> ShortestLease {
+    pub(crate) fn shortest_lease(&self, shard: Shard<'_>, hold: HoldReference, owner: u64) -> ShortestLease {
         self.definitions().keep_up(shard.set);
-        let Some(place) = shard.place_of(own) else {
+        let Some(place) = shard.place_of(hold, owner) else {
             return ShortestLease::Released;
         };
         match shard.by(shard.set.shown()).lease_of_hold(place) {
@@ -49,48 +49,52 @@ impl SegmentEngine {
     pub(crate) fn heartbeat(
         &self,
         shard: Shard<'_>,
-        own: OwnHold,
+        hold: HoldReference,
+        owner: u64,
         wait: LockWait,
     ) -> Result<Renewed, Box<Error>> {
         // Read before the check of whose hold it is: if it becomes another's after that check, this renewal is older
         // than the other hold's beginning and changes nothing.
         let now = self.now_without_lock(shard);
         // What other hosts may have been given by now is not renewed.
-        if self.is_unleased(shard, own.hold) {
+        if self.is_unleased(shard, hold) {
             return Ok(Renewed::WasReclaimed);
         }
         let is_sound = shard.memory.control().poisoned.load(Ordering::Relaxed) == 0;
-        if let Some(place) = shard.memory.hold(own.hold.index)
+        if let Some(place) = shard.memory.hold(hold.index)
             && is_sound
-            && shard.still_holds(own)
+            && shard.still_holds(hold, owner)
         {
             place.renewed_at().fetch_max(now, Ordering::SeqCst);
             // Keeps this change before the load below, as the process that ends leases keeps its change before its
             // load: one of the two sees the other. `src/weak_memory/renewal_order.rs` explores this and must change
             // with it.
             fence(Ordering::SeqCst);
-            if shard.still_holds(own) {
+            if shard.still_holds(hold, owner) {
                 return Ok(Renewed::Renewed);
             }
         }
-        let is_lost = || shard.read_if_idle(|| !shard.still_holds(own)) == Some(true);
+        let is_lost = || shard.read_if_idle(|| !shard.still_holds(hold, owner)) == Some(true);
         if is_sound && is_lost() {
             return Ok(Renewed::WasReclaimed);
         }
-        self.heartbeat_under_lock(shard, own, wait)
+        self.heartbeat_under_lock(shard, hold, owner, wait)
     }
 
     #[cold]
     fn heartbeat_under_lock(
         &self,
         shard: Shard<'_>,
-        own: OwnHold,
+        hold: HoldReference,
+        owner: u64,
         wait: LockWait,
     ) -> Result<Renewed, Box<Error>> {
         let locked = self.lock(shard, LockFor::GiveBack, wait)?;
-        let Some(place) = locked
-            .own_hold(own)
-            .filter(|_| !locked.has_lost_a_lease(own.hold))
+        let shard = locked.shard;
+        let Some(place) = shard
+            .memory
+            .hold(hold.index)
+            .filter(|_| locked.owns(hold, owner) && !locked.has_lost_a_lease(hold))
         else {
             return Ok(Renewed::WasReclaimed);
         };
@@ -102,9 +106,9 @@ impl SegmentEngine {
 
     /// Whether a hold no longer belongs to its owner, was held for longer than its lease, or is no longer leased to
     /// this host. Looks without the lock.
-    pub(crate) fn is_lost(&self, shard: Shard<'_>, own: OwnHold) -> bool {
+    pub(crate) fn is_lost(&self, shard: Shard<'_>, hold: HoldReference, owner: u64) -> bool {
         // In this order: what has expired may already be another's hold, and then this one is lost as well.
-        self.has_expired(shard, own.hold) || self.is_unleased(shard, own.hold) || !shard.still_holds(own)
+        self.has_expired(shard, hold) || self.is_unleased(shard, hold) || !shard.still_holds(hold, owner)
     }
 
     /// Whether a lease of the hold in a permit's place has expired. By now, that hold may be another's. Looks without
@@ -137,18 +141,18 @@ impl SegmentEngine {
 
 impl Shard<'_> {
     /// The place of a hold, if it still belongs to its owner. Looks without the lock.
-    pub(in crate::engine) fn place_of(&self, own: OwnHold) -> Option<HoldPlace<'_>> {
-        self.memory.hold(own.hold.index).filter(|place| {
-            let is_owned = place.owner().load(Ordering::Relaxed) == own.owner;
+    pub(in crate::engine) fn place_of(&self, hold: HoldReference, owner: u64) -> Option<HoldPlace<'_>> {
+        self.memory.hold(hold.index).filter(|place| {
+            let is_owned = place.owner().load(Ordering::Relaxed) == owner;
             // In this order, and in the opposite one where a hold is taken: the next hold here has another serial.
             fence(Ordering::Acquire);
-            is_owned && place.serial().load(Ordering::Relaxed) == own.hold.serial.get()
+            is_owned && place.serial().load(Ordering::Relaxed) == hold.serial.get()
         })
     }
 
     /// Whether a hold still belongs to its owner and no part of it has expired. Takes no lock.
-    pub(crate) fn still_holds(&self, own: OwnHold) -> bool {
-        self.place_of(own)
+    pub(crate) fn still_holds(&self, hold: HoldReference, owner: u64) -> bool {
+        self.place_of(hold, owner)
             .is_some_and(|place| place.expired().load(Ordering::Relaxed) == 0)
     }
 

@@ -19,7 +19,7 @@ use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
 use crate::queue::{self, Phase};
-use crate::shm::layout::places::{HoldPlace, OwnHold};
+use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::shard_memory::ShardMemory;
 
 /// The flag in the word `marks`: something was marked since the present search, if any, began. The other bits count the
@@ -75,13 +75,19 @@ impl<Rules> Shard<'_, Rules> {
 impl SegmentEngine {
     /// Gives a hold back by leaving a mark, and finishes that at once if the lock is free.
     #[cold]
-    pub(crate) fn release_by_mark(&self, shard: Shard<'_>, own: OwnHold, failed: bool) -> Released {
-        let is_whole = !self.is_lost(shard, own);
-        let Some(place) = shard.place_of(own) else {
+    pub(crate) fn release_by_mark(
+        &self,
+        shard: Shard<'_>,
+        hold: HoldReference,
+        owner: u64,
+        failed: bool,
+    ) -> Released {
+        let is_whole = !self.is_lost(shard, hold, owner);
+        let Some(place) = shard.place_of(hold, owner) else {
             return Released::WasReclaimed;
         };
         // If the hold is taken by another permit in the meantime, its serial number is larger.
-        let mark = 2 * own.hold.serial.get() + u64::from(failed);
+        let mark = 2 * hold.serial.get() + u64::from(failed);
         place.returned().fetch_max(mark, Ordering::SeqCst);
         self.finish_or_leave_marks(shard);
         if is_whole {

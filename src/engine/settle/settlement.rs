@@ -14,7 +14,7 @@ use crate::engine::shard::set_engine::{SetEngine, Shard};
 use crate::engine::terms::decision::Decision;
 use crate::engine::terms::key_identity::KeyIdentity;
 use crate::error::{Error, SegmentError};
-use crate::shm::layout::places::OwnHold;
+use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
 use crate::table::Fingerprint;
@@ -102,12 +102,13 @@ impl SegmentEngine {
     pub(crate) fn release(
         &self,
         shard: Shard<'_>,
-        own: OwnHold,
+        hold: HoldReference,
+        owner: u64,
         ending: Ending,
     ) -> Result<Released, Box<Error>> {
-        match self.release_under_lock(shard, own, ending) {
+        match self.release_under_lock(shard, hold, owner, ending) {
             Err(error) if matches!(*error, Error::Segment(SegmentError::LockStuck { .. })) => {
-                Ok(self.release_by_mark(shard, own, ending.has_failed()))
+                Ok(self.release_by_mark(shard, hold, owner, ending.has_failed()))
             }
             released => released,
         }
@@ -117,10 +118,10 @@ impl SegmentEngine {
     fn release_under_lock(
         &self,
         shard: Shard<'_>,
-        own: OwnHold,
+        hold: HoldReference,
+        owner: u64,
         ending: Ending,
     ) -> Result<Released, Box<Error>> {
-        let hold = own.hold;
         let has_expired = self.has_expired(shard, hold);
         // The time matters only to adaptive limits and to those that hosts share.
         let purpose = if shard.set.adapts || shard.set.has_lease_room {
@@ -130,7 +131,7 @@ impl SegmentEngine {
         };
         let mut locked = self.lock(shard, purpose, LockWait::Briefly)?;
         let shard = locked.shard;
-        let Some(place) = locked.own_hold(own) else {
+        let Some(place) = locked.own_hold(hold, owner) else {
             return Ok(Released::WasReclaimed);
         };
         let has_lost_a_lease = shard.has_leases

@@ -9,7 +9,7 @@ use crate::engine::shard::set_engine::ShardAt;
 use crate::engine::terms::decision::{Costs, Decision};
 use crate::engine::terms::own_capacities::LimitMask;
 use crate::limit::Sample;
-use crate::shm::layout::places::{HoldPlace, HoldReference, OwnHold};
+use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::records::{HoldLabel, MAX_LIMITS};
 use crate::shm::layout::row::Row;
 use crate::shm::layout::shard_memory::ShardMemory;
@@ -213,26 +213,26 @@ impl LockedShard<'_> {
 
     #[inline(never)]
     fn write_label(&self, decision: &Decision, label: &str) {
-        if let Some(own) = decision.own_hold()
-            && let Some(place) = self.shard.memory.label(own.hold.index)
+        if let Some(hold) = decision.hold()
+            && let Some(place) = self.shard.memory.label(hold.index)
             // A waiter's grant may have been taken back before it was collected, and the hold may be another's by now.
-            && self.owns(own)
+            && self.owns(hold, decision.owner)
         {
-            place.write(own.hold.serial.get(), label);
+            place.write(hold.serial.get(), label);
         }
     }
 
     /// Whether a hold still belongs to its permit.
-    pub(crate) fn owns(&self, own: OwnHold) -> bool {
-        self.own_hold(own).is_some()
+    pub(crate) fn owns(&self, reference: HoldReference, owner: u64) -> bool {
+        self.own_hold(reference, owner).is_some()
     }
 
     /// The place of a permit's hold, if it still belongs to it.
     #[inline]
-    pub(in crate::engine) fn own_hold(&self, own: OwnHold) -> Option<HoldPlace<'_>> {
-        let hold = self.shard.memory.hold(own.hold.index)?;
-        let is_own = hold.owner().load(Ordering::Relaxed) == own.owner
-            && hold.serial().load(Ordering::Relaxed) == own.hold.serial.get();
+    pub(in crate::engine) fn own_hold(&self, reference: HoldReference, owner: u64) -> Option<HoldPlace<'_>> {
+        let hold = self.shard.memory.hold(reference.index)?;
+        let is_own = hold.owner().load(Ordering::Relaxed) == owner
+            && hold.serial().load(Ordering::Relaxed) == reference.serial.get();
         is_own.then_some(hold)
     }
 

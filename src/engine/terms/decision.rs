@@ -13,7 +13,7 @@ use crate::engine::terms::drawn::Drawn;
 use crate::engine::terms::drawn::Spent;
 use crate::engine::terms::own_capacities::{LimitMask, OwnCapacities, RefusedCapacity};
 use crate::engine::terms::resolution::{Binding, Cause, Held, PackedResolution, Phase, Resolution};
-use crate::shm::layout::places::{HoldReference, OwnHold};
+use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::MAX_LIMITS;
 use crate::shm::layout::row::{Row, RowReference};
 use crate::table::Fingerprint;
@@ -421,13 +421,6 @@ impl Decision {
             Held::Hold(hold) => Some(hold),
             Held::Share { .. } | Held::Nothing => None,
         }
-    }
-
-    /// The permit's hold, as that of the process that decided.
-    #[inline]
-    pub(crate) fn own_hold(&self) -> Option<OwnHold> {
-        let owner = self.owner;
-        self.hold().map(|hold| OwnHold { hold, owner })
     }
 
     /// Whether an admitted request holds something, or took units of a batch.

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use crate::limit::Mark;
-use crate::shm::layout::places::{HoldReference, OwnHold};
+use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::row::RowReference;
 use crate::table::Fingerprint;
 
@@ -27,15 +27,6 @@ pub(in crate::engine) struct Drawn {
     pub(in crate::engine) drawn_at: u64,
     /// When it may be spent, on the clock that the limit reads.
     pub(in crate::engine) period: Period,
-}
-
-impl Drawn {
-    pub(in crate::engine) fn own_hold(&self) -> OwnHold {
-        OwnHold {
-            hold: self.hold,
-            owner: self.owner,
-        }
-    }
 }
 
 /// What the fast path reads of a batch: one of a set without keys that does not end with a window.

@@ -14,14 +14,6 @@ pub(crate) struct HoldReference {
     pub(crate) serial: NonZeroU64,
 }
 
-/// A permit's hold, and the participant whose permit it is. What frees or renews a hold checks both: by now the place
-/// may be another's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OwnHold {
-    pub(crate) hold: HoldReference,
-    pub(crate) owner: u64,
-}
-
 /// One place in the table of holds.
 #[derive(Clone, Copy)]
 pub(crate) struct HoldPlace<'a> {
