@@ -71,6 +71,8 @@ class Acquisition:
         permit.__exit__(exception_type, exception, traceback)
 
     async def _acquire(self) -> _native.Permit:
+        # Awaited, even if it turns out that no event loop runs here.
+        self._is_begun = True
         return await self.begin_in(waiting_room())
 
     def begin_in(self, room: WaitingRoom) -> Coroutine[Any, Any, _native.Permit]:
