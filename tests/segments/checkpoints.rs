@@ -1,6 +1,7 @@
 //! Checkpoints: what a segment in memory has counted is there again after a reboot, whatever was killed or torn.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::ffi::c_int;
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,8 @@ use crate::scene;
 use crate::scene::expect_permit;
 use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use fastrand::Rng;
-use nix::fcntl::FcntlArg;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc::{F_UNLCK, F_WRLCK, SEEK_SET, flock};
 use shmlimit::declare::Checkpoint;
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{
@@ -75,6 +77,24 @@ fn left(segment: &Segment) -> u64 {
         "{calls} calls and {tokens} tokens"
     );
     calls
+}
+
+/// The bytes that are locked by who makes a segment, and by who writes to a checkpoint.
+const CONSTRUCTION: i64 = (1 << 40) - 2;
+const WRITING: i64 = (1 << 40) - 3;
+
+/// Locks a byte of a file or unlocks it, as if another process did.
+fn set_lock(file: &File, byte: i64, kind: c_int) {
+    let lock = flock {
+        l_type: kind as i16,
+        l_whence: SEEK_SET as i16,
+        l_start: byte,
+        l_len: 1,
+        l_pid: 0,
+    };
+    eventually("nobody else has it", || {
+        fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).is_ok()
+    });
 }
 
 /// As a reboot does to what lies in memory.
@@ -161,12 +181,18 @@ fn a_torn_checkpoint_leaves_the_one_before_it_and_two_torn_ones_leave_a_new_segm
         take(&segment, CALLS / 4);
         assert!(segment.checkpoint(&kept).expect("written"));
         drop(segment);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&kept)
+            .expect("a checkpoint");
         let restored = || {
             lose(&path);
+            // What is restored from the image before a torn one is due to be saved at once.
+            set_lock(&file, WRITING, F_WRLCK);
             let segment = Segment::open_or_create(&path, &declaration(&kept)).expect("a segment");
             left(&segment)
         };
-        let file = OpenOptions::new().write(true).open(&kept).expect("a checkpoint");
         let tear = |place| file.write_all_at(&[0xa5; 64], place).expect("written");
         assert!((CALLS / 4..CALLS / 4 + SOME).contains(&restored()));
         // The second was written last, into the second place.
@@ -177,6 +203,7 @@ fn a_torn_checkpoint_leaves_the_one_before_it_and_two_torn_ones_leave_a_new_segm
         // The slots are written again, as if there had never been a checkpoint.
         let segment = Segment::open(&path).expect("opens");
         take(&segment, CALLS / 2);
+        set_lock(&file, WRITING, F_UNLCK);
         assert!(segment.checkpoint(&kept).expect("written"));
         drop(segment);
         assert!((CALLS / 2..CALLS / 2 + SOME).contains(&restored()));
@@ -376,14 +403,7 @@ fn a_child_that_was_forked_while_the_file_was_made_keeps_no_process_from_writing
         // What such a child has: the file description with the lock of a file under construction.
         let inherited = OpenOptions::new().read(true).write(true).open(&kept);
         let inherited = inherited.expect("a checkpoint");
-        let lock = nix::libc::flock {
-            l_type: nix::libc::F_WRLCK as i16,
-            l_whence: nix::libc::SEEK_SET as i16,
-            l_start: (1 << 40) - 2,
-            l_len: 1,
-            l_pid: 0,
-        };
-        nix::fcntl::fcntl(&inherited, FcntlArg::F_OFD_SETLK(&lock)).expect("free");
+        set_lock(&inherited, CONSTRUCTION, F_WRLCK);
         take(&segment, 1);
         assert!(segment.checkpoint(&kept).expect("written"));
     });
