@@ -4,6 +4,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -60,7 +61,11 @@ def _ray_head() -> Iterator[str]:
             text=True,
         )
         assert head.stdout is not None
+        # On a busy machine it was seen to hang for good.
+        in_time = threading.Timer(120, head.kill)
+        in_time.start()
         address = head.stdout.readline().strip()
+        in_time.cancel()
         try:
             if address:
                 yield address
