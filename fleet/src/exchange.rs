@@ -33,9 +33,7 @@ impl Pipeline {
 
     /// Records whether the store evicts keys, for each segment that asked.
     pub fn note_eviction(&self, duty: &Duty, evicts: bool) {
-        for asked in &self.asked {
-            duty.note_eviction(asked, evicts);
-        }
+        duty.note_eviction(&self.asked, evicts);
     }
 
     /// How many calls of a script a store is sent for them: one for each request, or for up to 64 keys of one partition.

@@ -63,7 +63,7 @@ pub(super) fn ask_server(
         commands.cmd("INFO").arg("replication");
     }
     let mut results = ask_together(connection, deadline, &commands)?;
-    if checks_role && results.pop().is_some_and(|role| is_replica(&role)) {
+    if checks_role && results.pop().is_some_and(is_replica) {
         let reason = "its role is no longer that of the primary";
         return Err((ErrorKind::Server(ServerErrorKind::ReadOnly), reason).into());
     }
@@ -115,12 +115,13 @@ fn is_missing_script(result: &Result<Value, RedisError>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == kind)
 }
 
-fn is_replica(replication: &Result<Value, RedisError>) -> bool {
-    let text: Option<String> = replication
-        .as_ref()
-        .ok()
-        .and_then(|value| redis::from_redis_value(value.clone()).ok());
-    text.is_some_and(|text| field(&text, "role") == Some("slave"))
+fn is_replica(replication: Result<Value, RedisError>) -> bool {
+    text(replication).is_some_and(|text| field(&text, "role") == Some("slave"))
+}
+
+/// An answer that is text.
+fn text(answer: Result<Value, RedisError>) -> Option<String> {
+    redis::from_redis_value(answer.ok()?).ok()
 }
 
 /// The value of a field in the text that a server answers to INFO.
@@ -138,7 +139,7 @@ pub(super) fn ask_memory(questions: &mut Pipeline) {
 /// The policy, from the answer. A server without a bound on its memory evicts nothing; one that does not say is taken for
 /// one that does not.
 pub(super) fn evicts_by(memory: Result<Value, RedisError>) -> Option<String> {
-    let memory: String = redis::from_redis_value(memory.ok()?).ok()?;
+    let memory = text(memory)?;
     let is_bounded = field(&memory, "maxmemory").is_some_and(|bytes| bytes != "0");
     let policy = field(&memory, "maxmemory_policy").filter(|policy| is_bounded && *policy != "noeviction");
     policy.map(str::to_owned)

@@ -443,10 +443,15 @@ impl Duty {
         Ok(engine.fail_lease(&asked.lease, problem, retry_in)?)
     }
 
-    /// Records whether the store evicts keys when its memory is used up, so that limits may start over: see
-    /// [`FleetSnapshot::evicts`](super::FleetSnapshot::evicts). Has no effect if another process has taken over duty.
-    pub fn note_eviction(&self, asked: &Asked, evicts: bool) {
-        asked.file.engine.note_eviction(asked.taken, evicts);
+    /// Records, in the segments that asked, whether their store evicts keys when its memory is used up, so that limits
+    /// may start over: see [`FleetSnapshot::evicts`](super::FleetSnapshot::evicts). Has no effect where another process
+    /// has taken over duty.
+    pub fn note_eviction(&self, asked: &[Asked], evicts: bool) {
+        // A file asks for all of its requests in a row.
+        for of_file in asked.chunk_by(|one, next| Arc::ptr_eq(&one.file, &next.file)) {
+            let Asked { file, taken, .. } = &of_file[0];
+            file.engine.note_eviction(*taken, evicts);
+        }
     }
 
     /// Sleeps until a request may be due, because too little is leased or because time has passed. Sleeps for at most

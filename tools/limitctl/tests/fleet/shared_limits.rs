@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::time::Duration;
 
 use crate::scene::wait_for;
@@ -325,7 +326,7 @@ fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
             .any(|kind| kind == "no_duty" || kind.starts_with("store_"))
     );
     for evicts in [true, false] {
-        duty.note_eviction(&asked, evicts);
+        duty.note_eviction(slice::from_ref(&asked), evicts);
         assert_eq!(kinds(&path).contains(&"store_evicts".to_owned()), evicts);
     }
     let shown = run(["inspect", text(&path)]).ended(0);
