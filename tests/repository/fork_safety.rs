@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
 
+use crate::sources::is_for_tests;
+
 /// The packages whose code runs in forked children.
 const SOURCES: &[&str] = &["src", "fleet/src", "python/src", "reqwest-middleware/src"];
 
@@ -47,7 +49,7 @@ impl Found {
 
 impl<'ast> Visit<'ast> for Found {
     fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
-        if !is_of_tests(&module.attrs) {
+        if !is_for_tests(&module.attrs) {
             visit::visit_item_mod(self, module);
         }
     }
@@ -93,15 +95,6 @@ impl<'ast> Visit<'ast> for Names {
     fn visit_ident(&mut self, ident: &'ast syn::Ident) {
         self.0.push(ident.to_string());
     }
-}
-
-fn is_of_tests(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute
-                .parse_args::<syn::Ident>()
-                .is_ok_and(|word| word == "test")
-    })
 }
 
 fn sources(directory: &Path, into: &mut Vec<PathBuf>) {

@@ -9,4 +9,5 @@ mod layers;
 mod public_api;
 mod public_names;
 mod public_types;
+mod sources;
 mod unsafe_code;

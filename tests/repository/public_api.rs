@@ -10,9 +10,9 @@ use std::fmt::Write;
 use std::fs;
 
 use quote::ToTokens;
-use syn::{Attribute, FnArg, GenericParam, Item, Pat, Type, UseTree, Visibility};
+use syn::{Attribute, FnArg, GenericParam, Item, Pat, Type, Visibility};
 
-use crate::layers::sources_of;
+use crate::sources::{derived, is_for_tests, is_public, leaves, sources_of};
 
 /// Where an item is defined: its modules, and its name.
 type Place = (Vec<String>, String);
@@ -88,9 +88,7 @@ impl Package {
             _ => None,
         });
         uses.find_map(|tree| {
-            let mut used = Vec::new();
-            flatten(tree, &mut Vec::new(), &mut used);
-            let (_, path) = used.into_iter().find(|(alias, _)| alias == name)?;
+            let (_, path) = leaves(&[], tree).into_iter().find(|(alias, _)| alias == name)?;
             self.resolve(module, &path)
         })
     }
@@ -106,9 +104,7 @@ impl Package {
         for item in self.modules.get(module).into_iter().flatten() {
             match item {
                 Item::Use(item) if is_public(&item.vis) => {
-                    let mut used = Vec::new();
-                    flatten(&item.tree, &mut Vec::new(), &mut used);
-                    for (alias, target) in used {
+                    for (alias, target) in leaves(&[], &item.tree) {
                         let place = self.resolve(module, &target);
                         let place = place.unwrap_or_else(|| panic!("{path}::{alias} is of another package"));
                         let inner = with(&place.0, &place.1);
@@ -128,7 +124,7 @@ impl Package {
         }
     }
 
-    /// One line for each fact, so that lines that are added and removed are what has changed.
+    /// One line for each fact, so that comparing the lines shows what has changed.
     fn facts(&self) -> BTreeSet<String> {
         let public = self.public();
         let mut facts = BTreeSet::new();
@@ -168,34 +164,6 @@ fn with(module: &[String], name: impl ToString) -> Vec<String> {
     let mut longer = module.to_vec();
     longer.push(name.to_string());
     longer
-}
-
-fn is_public(visibility: &Visibility) -> bool {
-    matches!(visibility, Visibility::Public(_))
-}
-
-fn is_for_tests(attributes: &[Attribute]) -> bool {
-    attributes
-        .iter()
-        .any(|it| it.path().is_ident("cfg") && text(it).contains("test)"))
-}
-
-/// The names that `use` brings, with the paths that it names.
-fn flatten(tree: &UseTree, before: &mut Vec<String>, used: &mut Vec<(String, Vec<String>)>) {
-    match tree {
-        UseTree::Path(path) => {
-            before.push(path.ident.to_string());
-            flatten(&path.tree, before, used);
-            before.pop();
-        }
-        UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(tree, before, used)),
-        UseTree::Name(name) if name.ident == "self" => {
-            used.extend(before.last().map(|last| (last.clone(), before.clone())));
-        }
-        UseTree::Name(name) => used.push((name.ident.to_string(), with(before, &name.ident))),
-        UseTree::Rename(rename) => used.push((rename.rename.to_string(), with(before, &rename.ident))),
-        UseTree::Glob(_) => {}
-    }
 }
 
 fn name_of(item: &Item) -> Option<String> {
@@ -320,7 +288,7 @@ fn add_definition(path: &str, item: &Item, facts: &mut BTreeSet<String>) {
                     .map_or(index.to_string(), ToString::to_string);
                 add(&field.attrs, format!("pub {name}: {}", text(&field.ty)));
             }
-            add_derived(path, &item.attrs, facts);
+            facts.extend(derives(path, &item.attrs));
         }
         Item::Enum(item) => {
             add(&item.attrs, format!("enum{}", text(&item.generics)));
@@ -332,7 +300,7 @@ fn add_definition(path: &str, item: &Item, facts: &mut BTreeSet<String>) {
                     format!("variant {}{}", variant.ident, text(&fields)),
                 );
             }
-            add_derived(path, &item.attrs, facts);
+            facts.extend(derives(path, &item.attrs));
         }
         Item::Trait(item) => {
             let supertraits = &item.supertraits;
@@ -364,15 +332,9 @@ fn add_definition(path: &str, item: &Item, facts: &mut BTreeSet<String>) {
     }
 }
 
-fn add_derived(path: &str, attributes: &[Attribute], facts: &mut BTreeSet<String>) {
-    for attribute in attributes.iter().filter(|it| it.path().is_ident("derive")) {
-        attribute
-            .parse_nested_meta(|derived| {
-                facts.insert(format!("{path}: derives {}", text(&derived.path)));
-                Ok(())
-            })
-            .expect("a list");
-    }
+fn derives(path: &str, attributes: &[Attribute]) -> impl Iterator<Item = String> {
+    let derived = derived(attributes).into_iter();
+    derived.map(move |derived| format!("{path}: derives {}", text(&derived)))
 }
 
 /// Adds the public methods, or that a trait is implemented.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use syn::visit::{self, Visit};
 
-use crate::layers::sources_of;
+use crate::sources::{is_public, leaves, sources_of};
 
 /// As many names as a reader of the crate's first page is willing to look through.
 const MAX_NAMES: usize = 45;
@@ -14,11 +14,15 @@ const MAX_NAMES: usize = 45;
 pub fn public_names_of(file: &str) -> Vec<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("a source");
     let syntax = syn::parse_file(&text).expect("a source that compiles");
-    let is_public = |visibility: &syn::Visibility| matches!(visibility, syn::Visibility::Public(_));
     let mut names = Vec::new();
     for item in &syntax.items {
         match item {
-            syn::Item::Use(item) if is_public(&item.vis) => collect(&item.tree, &mut names),
+            syn::Item::Use(item) if is_public(&item.vis) => {
+                for (name, _) in leaves(&[], &item.tree) {
+                    assert!(name != "*", "what a glob exports is not seen here: name it");
+                    names.push(name);
+                }
+            }
             syn::Item::Mod(item) if is_public(&item.vis) => names.push(item.ident.to_string()),
             syn::Item::Use(_) | syn::Item::Mod(_) | syn::Item::Macro(_) => {}
             // What only doctests see is not public.
@@ -27,16 +31,6 @@ pub fn public_names_of(file: &str) -> Vec<String> {
         }
     }
     names
-}
-
-fn collect(tree: &syn::UseTree, names: &mut Vec<String>) {
-    match tree {
-        syn::UseTree::Path(path) => collect(&path.tree, names),
-        syn::UseTree::Group(group) => group.items.iter().for_each(|tree| collect(tree, names)),
-        syn::UseTree::Name(syn::UseName { ident })
-        | syn::UseTree::Rename(syn::UseRename { rename: ident, .. }) => names.push(ident.to_string()),
-        syn::UseTree::Glob(_) => panic!("what a glob exports is not seen here: name it"),
-    }
 }
 
 #[test]
@@ -82,7 +76,7 @@ impl FunctionPointers {
     fn note(&mut self, visibility: &syn::Visibility, name: &syn::Ident, look: impl FnOnce(&mut HasPointer)) {
         let mut has_pointer = HasPointer(false);
         look(&mut has_pointer);
-        if has_pointer.0 && matches!(visibility, syn::Visibility::Public(_)) {
+        if has_pointer.0 && is_public(visibility) {
             self.found.push(name.to_string());
         }
     }
