@@ -130,6 +130,12 @@ pub(crate) fn multiply_divide(value: u128, factor: u64, divisor: u64, rounding: 
     }
 }
 
+/// Whole milliseconds, rounded up, so that whoever waits that long does not come too early; the largest number if there
+/// are more than 64 bits can hold.
+pub(crate) fn milliseconds(wait: Duration) -> u64 {
+    saturate(wait.as_nanos().div_ceil(1_000_000))
+}
+
 /// The share of `part` in `whole`, in parts of 2^32, rounded up; the largest number if it exceeds 64 bits.
 ///
 /// Panics if `whole` is zero, like any division.

@@ -9,6 +9,7 @@ use crate::choices::Scope;
 use crate::engine::{Decided, Decision, Details, NEVER, RefusalReason};
 use crate::message::debug_is_message;
 use crate::shm::probes;
+use crate::units::milliseconds;
 
 /// A request was refused, and nothing was taken.
 ///
@@ -178,7 +179,7 @@ impl fmt::Display for Refusal {
             (_, None) => write!(f, "set `{set}` refused: its table of keys is full")?,
         }
         if let Some(wait) = self.retry_after() {
-            write!(f, ", retry after {:?}", in_milliseconds(wait))?;
+            write!(f, ", retry after {:?}", Duration::from_millis(milliseconds(wait)))?;
         }
         let (size, use_of_it) = match self.reason() {
             RefusalReason::QueueFull => ("waiters", "for more requests to wait at once"),
@@ -188,13 +189,6 @@ impl fmt::Display for Refusal {
         };
         write!(f, "; declare more `{size}` {use_of_it}")
     }
-}
-
-/// A wait as messages say it: rounded up to a millisecond, so that whoever waits that long is admitted.
-fn in_milliseconds(wait: Duration) -> Duration {
-    const MILLISECOND: u128 = 1_000_000;
-    let millis = wait.as_nanos().div_ceil(MILLISECOND);
-    u64::try_from(millis).map_or(wait, Duration::from_millis)
 }
 
 /// The answer of one limit, and its state.

@@ -8,6 +8,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use super::retry_info::with_retry_info;
+use crate::units::milliseconds;
 
 /// The kind of client, which determines the form of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +80,7 @@ pub(in crate::layer) fn end_call(
         headers.insert(MESSAGE, encoded);
     }
     let Some(wait) = retry_after else { return };
-    // Rounded up, so that no client comes back too early.
-    let milliseconds = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-    headers.insert(PUSHBACK, HeaderValue::from(milliseconds));
+    headers.insert(PUSHBACK, HeaderValue::from(milliseconds(wait)));
     if let Ok(details) = HeaderValue::try_from(with_retry_info(code as u64, message, wait)) {
         headers.insert(DETAILS, details);
     }
