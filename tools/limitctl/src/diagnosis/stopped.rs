@@ -7,6 +7,7 @@ use shmlimit::Error;
 use shmlimit::snapshot::{ProcessId, SegmentReader, SegmentSnapshot};
 
 use super::host::process::activity;
+use crate::text::users::User;
 
 /// Those that are attached to a segment, as far as this process can tell.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -29,6 +30,14 @@ impl Stopped {
         let stands_still =
             |pid: &u64| activity(*pid).is_some_and(|activity| activity.standstill(*pid).is_some());
         Ok(Self(of_here.filter(stands_still).collect()))
+    }
+
+    /// The same user of a set, known as stopped if its process is.
+    pub fn mark<'a>(&self, user: User<'a>) -> User<'a> {
+        match user.process {
+            Some(process) if self.has(process) => user.stopped(),
+            _ => user,
+        }
     }
 
     pub fn has(&self, process: ProcessId) -> bool {

@@ -41,6 +41,7 @@ pub struct Look {
     pub state: State,
     pub snapshot: SegmentSnapshot,
     pub declaration: Declaration,
+    /// Nobody, unless [processes were looked at](Sampler::look_at_processes_too).
     pub stopped: Stopped,
     /// The activity of each set of the snapshot.
     activity: Vec<SetActivity>,
@@ -135,11 +136,22 @@ impl Sampler {
             utc,
             elapsed,
             state,
-            stopped: Stopped::among(&self.reader, &snapshot)?,
+            stopped: Stopped::default(),
             snapshot,
             declaration: self.reader.declaration().clone(),
             activity,
         })
+    }
+
+    /// The same, and finds out which processes are stopped, which takes a look at each of them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`look`](Self::look).
+    pub fn look_at_processes_too(&mut self) -> Result<Look, Error> {
+        let mut look = self.look()?;
+        look.stopped = Stopped::among(&self.reader, &look.snapshot)?;
+        Ok(look)
     }
 
     /// Opens the segment again if its file was replaced, or if sets came or went. Returns whether there is a file.

@@ -153,12 +153,7 @@ impl Screen {
             List::Keys | List::Holders => set.holds.iter().map(User::from).collect(),
         };
         for user in &mut users {
-            if user
-                .process
-                .is_some_and(|process| self.look().stopped.has(process))
-            {
-                *user = user.stopped();
-            }
+            *user = self.look().stopped.mark(*user);
         }
         users.retain(|user| {
             self.has(&format!(

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use shmlimit::snapshot::{KeyInOrder, KeyLabel, KeyLeaseSnapshot, KeyLimitSnapshot, KeysSnapshot};
 
@@ -107,11 +108,7 @@ fn leased(limit: &KeyLimitSnapshot, lease: &KeyLeaseSnapshot) -> Cell {
     if lease.asking {
         text.push_str(", asking");
     }
-    if limit.remaining == 0 {
-        Cell::styled(text, style::WARNING)
-    } else {
-        text.into()
-    }
+    warning_if_used_up(limit.remaining, text)
 }
 
 /// What is left of a limit, and how long until it is full.
@@ -119,30 +116,48 @@ pub fn left(limit: &KeyLimitSnapshot) -> Cell {
     if let Some(lease) = &limit.lease {
         return leased(limit, lease);
     }
-    let Some(max) = limit.found_capacity.or(limit.capacity) else {
-        return "unlimited".into();
-    };
-    let mut text = format!(
-        "{} of {}",
-        amount_of_key(limit, limit.remaining),
-        amount_of_key(limit, max)
-    );
+    let mut remarks = String::new();
     if limit.override_capacity.is_some() {
-        text.push_str(" of its own");
+        remarks.push_str(" of its own");
     }
     if limit.found_capacity.is_some() {
-        text.push_str(" for now");
+        remarks.push_str(" for now");
     }
     if limit.of_dead > 0 {
-        text.push_str(&format!(
+        remarks.push_str(&format!(
             ", {} of them of dead processes",
             amount_of_key(limit, limit.of_dead)
         ));
     }
-    if !limit.reset_after.is_zero() {
-        text.push_str(&format!(", full in {}", human::duration(limit.reset_after)));
+    left_of(
+        limit.found_capacity.or(limit.capacity),
+        limit.remaining,
+        |units| amount_of_key(limit, units),
+        &remarks,
+        limit.reset_after,
+    )
+}
+
+/// What is left of at most `max` units, which may be unlimited; then the remarks, and how long until it is full.
+pub fn left_of(
+    max: Option<u64>,
+    remaining: u64,
+    amount: impl Fn(u64) -> String,
+    remarks: &str,
+    reset_after: Duration,
+) -> Cell {
+    let Some(max) = max else {
+        return "unlimited".into();
+    };
+    let mut text = format!("{} of {}{remarks}", amount(remaining), amount(max));
+    if !reset_after.is_zero() {
+        text.push_str(&format!(", full in {}", human::duration(reset_after)));
     }
-    if limit.remaining == 0 {
+    warning_if_used_up(remaining, text)
+}
+
+fn warning_if_used_up(remaining: u64, text: String) -> Cell {
+    if remaining == 0 {
         Cell::styled(text, style::WARNING)
     } else {
         text.into()

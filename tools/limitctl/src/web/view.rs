@@ -103,7 +103,7 @@ fn look_at(path: &Path, sampler: &mut Option<Sampler>, hottest: usize, reveal: R
             Some(sampler) => sampler,
             none => none.insert(Sampler::open(path, hottest, reveal)?),
         };
-        sampler.look()
+        sampler.look_at_processes_too()
     };
     let look = || look().map_err(|error| Failure::from(error).message);
     look()?.json().map_err(|error| error.to_string())

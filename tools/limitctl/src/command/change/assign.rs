@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
-use shmlimit::snapshot::SegmentReader;
 
+use super::note_if_new;
 use crate::arguments::{Access, SegmentPath};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
@@ -51,20 +51,13 @@ impl Assign {
         let set = segment.set(&self.set)?;
         let key = set.key(self.key.as_bytes())?;
         let before = key.tier()?;
-        // A mistyped key has none.
-        let reader = SegmentReader::open(&self.segment.path)?;
-        let has_row = reader.key_snapshot(&self.set, self.key.as_bytes())?.is_some();
+        let unknown = note_if_new(&segment, &self.set, self.key.as_bytes())?;
         key.assign(&self.tier)?;
         let whose = format!("{}, key {}", set.name(), key::typed(self.key.as_bytes()));
         let change = if before == self.tier {
             format!("is in {before}")
         } else {
             format!("from {before} to {}", self.tier)
-        };
-        let unknown = if has_row {
-            ""
-        } else {
-            "; the key had no row: it has used nothing lately"
         };
         output::print(&format!(
             "{}\n",

@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use clap::Args;
-use shmlimit::snapshot::SegmentReader;
 
+use super::note_if_new;
 use crate::arguments::{self, Access, SegmentPath};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
@@ -52,7 +52,6 @@ impl Throttle {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let segment = self.access.options().open(&self.segment.path)?;
         let set = segment.set(&self.set)?;
-        let reader = SegmentReader::open(&self.segment.path)?;
         let mut whose = set.name().to_owned();
         let mut unknown = "";
         let throttled_for = match &self.key {
@@ -60,17 +59,14 @@ impl Throttle {
                 let typed = typed.as_bytes();
                 whose.push_str(&format!(", key {}", key::typed(typed)));
                 let its_key = set.key(typed)?;
-                // A mistyped key has none.
-                if reader.key_snapshot(&self.set, typed)?.is_none() {
-                    unknown = "; the key had no row: it has used nothing lately";
-                }
+                unknown = note_if_new(&segment, &self.set, typed)?;
                 its_key.throttle(self.time)?;
-                let row = reader.key_snapshot(&self.set, typed)?;
+                let row = segment.key_snapshot(&self.set, typed)?;
                 row.map(|row| row.throttled_for)
             }
             None => {
                 set.throttle(self.time)?;
-                let sets = reader.snapshot()?.sets;
+                let sets = segment.snapshot()?.sets;
                 let its = sets.into_iter().find(|snapshot| snapshot.name == self.set);
                 its.map(|snapshot| snapshot.throttled_for)
             }

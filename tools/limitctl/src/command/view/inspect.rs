@@ -190,8 +190,10 @@ impl Inspection {
             style::title(&sanitise::line(&set.name)),
             facts.render()
         );
-        let holds: Vec<User<'_>> = set.holds.iter().map(|hold| self.user(hold)).collect();
-        let tickets: Vec<User<'_>> = set.tickets.iter().map(|ticket| self.user(ticket)).collect();
+        let holds = set.holds.iter().map(User::from);
+        let holds: Vec<User<'_>> = holds.map(|user| self.stopped.mark(user)).collect();
+        let tickets = set.tickets.iter().map(User::from);
+        let tickets: Vec<User<'_>> = tickets.map(|user| self.stopped.mark(user)).collect();
         let tables = [
             Some(limits(set, declared)),
             (!declared.tiers().is_empty()).then(|| tiers(declared)),
@@ -235,14 +237,6 @@ impl Inspection {
             (None, None) => return "free".to_owned(),
         };
         style::paint(style::WARNING, holder)
-    }
-
-    fn user<'a>(&self, of: impl Into<User<'a>>) -> User<'a> {
-        let user = of.into();
-        match user.process {
-            Some(process) if self.stopped.has(process) => user.stopped(),
-            _ => user,
-        }
     }
 
     fn state_of(&self, participant: &ParticipantSnapshot) -> Cell {

@@ -19,7 +19,7 @@ use crate::reveal::Reveal;
 use crate::text::amounts::{amount, declared_amounts};
 use crate::text::facts::Facts;
 use crate::text::human::{self, count};
-use crate::text::table::{Cell, Table};
+use crate::text::table::Table;
 use crate::text::users::{self, User};
 use crate::text::{declared, key, sanitise, style};
 
@@ -247,18 +247,13 @@ impl View {
             declared.map_or_else(String::new, |declared| sanitise::line(&declared::limit(declared)))
         };
         let left = |limit: &LimitSnapshot| {
-            let Some(max) = limit.found_capacity.or(limit.capacity) else {
-                return Cell::from("unlimited");
-            };
-            let mut text = format!("{} of {}", amount(limit, limit.remaining), amount(limit, max));
-            if !limit.reset_after.is_zero() {
-                text.push_str(&format!(", full in {}", human::duration(limit.reset_after)));
-            }
-            if limit.remaining == 0 {
-                Cell::styled(text, style::WARNING)
-            } else {
-                text.into()
-            }
+            key::left_of(
+                limit.found_capacity.or(limit.capacity),
+                limit.remaining,
+                |units| amount(limit, units),
+                "",
+                limit.reset_after,
+            )
         };
         let mut text = Table::of(&self.all_keys)
             .left("LIMIT", |limit| sanitise::line(&limit.name))
@@ -290,10 +285,7 @@ impl View {
                 in_order: None,
                 ..user
             })
-            .map(|user| match user.process {
-                Some(process) if self.stopped.has(process) => user.stopped(),
-                _ => user,
-            })
+            .map(|user| self.stopped.mark(user))
             .collect();
         users::table(
             &users,

@@ -49,7 +49,7 @@ impl Top {
             ));
         }
         let mut sampler = Sampler::open(&self.segment.path, self.keys, self.reveal)?;
-        let screen = Screen::new(sampler.look()?, Signs::of_locale());
+        let screen = Screen::new(sampler.look_at_processes_too()?, Signs::of_locale());
         let session = Session::start().map_err(|error| Failure::of_system(&error, "the terminal"))?;
         let signal = show(session, screen, &mut sampler, self.every)?;
         // The session is over, and the terminal is restored.
@@ -85,7 +85,7 @@ fn show(
             Input::Closed => return Ok(None),
             Input::Nothing => {
                 schedule.advance(Instant::now());
-                let look = sampler.look()?;
+                let look = sampler.look_at_processes_too()?;
                 screen.update(look, sampler)?;
             }
         }
