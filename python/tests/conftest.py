@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import threading
@@ -34,6 +35,15 @@ def segment_path() -> Iterator[Path]:
     path = Path("/dev/shm") / f"shmlimit-test-{os.getpid()}-{uuid.uuid4().hex}.limits"
     yield path
     path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory in shared memory, of this test alone."""
+    path = Path(f"/dev/shm/shmlimit-test-{uuid.uuid4().hex}")
+    path.mkdir(mode=0o700)
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -144,16 +143,14 @@ def _memory_taken(*directories: Path) -> int:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[object]:
+def run(tmp_path: Path, directory: Path) -> Iterator[object]:
     """Runs a script with the installed package and limitctl, in a directory and on a directory of shared memory of its
     own; answers what it prints. What it leaves fits into a container."""
-    memory = Path(f"/dev/shm/documents-{uuid.uuid4()}")
-    memory.mkdir(mode=0o700)
     shutil.copytree(ROOT / "tools" / "limitctl" / "examples", tmp_path / "tools" / "limitctl" / "examples")
 
     def in_directory(program: list[str], script: str) -> str:
         file = tmp_path / "script"
-        file.write_text(script.replace("/dev/shm", str(memory)))
+        file.write_text(script.replace("/dev/shm", str(directory)))
         finished = subprocess.run(
             [*program, str(file)],
             cwd=tmp_path,
@@ -169,9 +166,7 @@ def run(tmp_path: Path) -> Iterator[object]:
         return finished.stdout
 
     yield in_directory
-    taken = _memory_taken(memory, tmp_path)
-    shutil.rmtree(memory)
-    assert taken <= CONTAINER
+    assert _memory_taken(directory, tmp_path) <= CONTAINER
 
 
 @pytest.mark.parametrize("document", _of_language("python"))
@@ -208,7 +203,7 @@ def test_a_block_that_says_why_it_is_not_run(block):
 def test_the_guide_of_limitctl_shows_what_create_prints(run):
     guide = (ROOT / "docs" / "limitctl.md").read_text()
     printed = run(["bash", "-e"], "limitctl create /dev/shm/gateway.limits tools/limitctl/examples/gateway.toml")
-    assert re.sub(r"/dev/shm/documents-[^/]+", "/dev/shm", printed) in guide
+    assert re.sub(r"/dev/shm/shmlimit-test-[^/]+", "/dev/shm", printed) in guide
 
 
 def test_each_block_is_of_a_language_that_something_runs():

@@ -9,8 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,20 +81,12 @@ def _moved(text: str, directory: Path, memory: Path) -> str:
     return text
 
 
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    path = Path(f"/dev/shm/tutorial-{uuid.uuid4()}")
-    path.mkdir(mode=0o700)
-    yield path
-    shutil.rmtree(path)
-
-
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
-def test_a_tutorial_does_what_it_says(tutorial: Path, tmp_path: Path, memory: Path) -> None:
+def test_a_tutorial_does_what_it_says(tutorial: Path, tmp_path: Path, directory: Path) -> None:
     for command in ["bash", "limitctl", *NEEDS[tutorial.stem]]:
         if shutil.which(command) is None:
             pytest.skip(f"no {command}")
-    steps = _steps(_moved(tutorial.read_text(), tmp_path, memory))
+    steps = _steps(_moved(tutorial.read_text(), tmp_path, directory))
     assert sum(step.output is not None for step in steps) >= 5
     script = ["set -e -o pipefail"]
     for number, step in enumerate(steps):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -156,15 +155,6 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"still waiting until {what}"
         time.sleep(0.005)
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """A directory in shared memory, of this test alone."""
-    path = Path(f"/dev/shm/shmlimit-web-{uuid.uuid4().hex}")
-    path.mkdir(mode=0o700)
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture
