@@ -15,7 +15,7 @@ mod refresher;
 mod store;
 mod terms;
 
-/// This is a page of the repository, too; the paths in it are paths there.
+/// This page is also in the repository, and the paths in it are paths there.
 #[doc = "\n"]
 #[doc = include_str!("../guide.md")]
 pub mod guide {}

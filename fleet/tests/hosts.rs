@@ -698,7 +698,7 @@ fn tells_once_of_a_cluster_that_may_evict_what_it_counts() {
     );
 }
 
-/// Two hosts that use a limit of a server of a cluster while that is killed, and its replica takes its place.
+/// Two hosts share a limit in a cluster. The server that keeps it is killed, and its replica takes over.
 fn gets_on_with_the_replica_of_a_cluster(has_password: bool) {
     const RATE: u64 = 1_000;
     const MOST_STEPS: u64 = 30;

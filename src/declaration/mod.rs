@@ -177,7 +177,7 @@ const MAX_SETS: u64 = 1024;
 ///
 /// | `[fleet]` | value | default |
 /// |---|---|---|
-/// | `url` | the store that hosts share, without user and password: `"redis://10.0.0.5:6379/0"`, see [`Declaration::fleet_url`](Self::fleet_url) | required |
+/// | `url` | the store that the hosts share, without a user or password: `"redis://10.0.0.5:6379/0"`, see [`Declaration::fleet_url`](Self::fleet_url) | required |
 /// | `host` | the name of this host there, for people to read | its own name |
 ///
 /// A field that is not in these tables is an error, and so is one that has no effect beside the others.

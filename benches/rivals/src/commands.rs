@@ -1,8 +1,8 @@
 //! Commands that run under a permit, compared with the same command alone and with other programs that queue commands.
 //!
-//! One command of each at a time, in turn, so that all of them meet the same conditions. If a command does little work,
-//! the time is dominated by what the system does for any program that starts, and a program that starts another one
-//! cannot be faster than starting two: `env` shows what that costs.
+//! The programs take turns, one command at a time, so that all of them are measured under the same conditions. If a
+//! command does little work, the time is dominated by what the system does for any program that starts, and a program
+//! that starts another one cannot be faster than starting two: `env` shows what that costs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,8 +1,8 @@
 //! Measures, in one run, the operations of shmlimit, the floor that they are built on, and governor, and prints a table
 //! of times and ratios.
 //!
-//! Each operation is measured in turn for a few milliseconds, over and over, so that all of them meet the same
-//! conditions on a shared machine. The tenth percentile of the rounds counts, which those conditions affect little.
+//! The operations take turns of a few milliseconds, over and over, so that all of them are measured under the same
+//! conditions, even on a shared machine. The tenth percentile of the rounds counts, because other programs hardly affect it.
 
 mod aims;
 mod commands;

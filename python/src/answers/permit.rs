@@ -225,8 +225,8 @@ pub fn undo(outcome: WithHandle<Outcome<'static>>) {
     }
 }
 
-/// Makes an outcome an object: a permit, or what `refused` makes of a refusal. `heartbeat` says whether to renew the
-/// permit's leases in the background.
+/// Turns an outcome into an object: a permit, or whatever `refused` makes of a refusal. `heartbeat` says whether to
+/// renew the permit's leases in the background.
 #[inline(always)]
 pub fn answer<'py>(
     py: Python<'py>,

@@ -16,7 +16,7 @@ pub struct Reservation {
     reservation: Option<WithHandle<shmlimit::Reservation<'static>>>,
 }
 
-/// Makes an outcome an object: a reservation or a refusal.
+/// Turns an outcome into an object: a reservation or a refusal.
 pub fn answer<'py>(
     py: Python<'py>,
     outcome: WithHandle<ReserveOutcome<'static>>,
