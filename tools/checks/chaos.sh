@@ -9,5 +9,5 @@ export SHMLIMIT_CHAOS_SECONDS
 
 for lock in slot robust; do
     describe "chaos for $SHMLIMIT_CHAOS_SECONDS s, with $lock locks"
-    step env SHMLIMIT_TEST_LOCK=$lock cargo test --locked --package shmlimit --test chaos -- --nocapture
+    step env SHMLIMIT_TEST_LOCK=$lock cargo test --locked --workspace --test chaos -- --nocapture
 done

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the tests at dates other than today: limits count in windows, some of which follow the calendar, and no verdict
-# may depend on when in them a test happens to run. With --thorough, everything at twelve dates; otherwise, what depends
-# on the wall clock at two dates. Each program starts at the date, so those at the end of a day see the next one begin.
+# may depend on when in them a test happens to run. What depends on the wall clock is run at two dates, with --thorough at
+# twelve, and everything at dates that are given: tools/checks/dates.sh 2028-02-29T23:59:50Z. Each program starts at the
+# date, so those at the end of a day see the next one begin.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -26,34 +27,32 @@ tests_at() {
     step env "$runner=$at_date $date" cargo test --locked "$@"
 }
 
-if [ "${1:-}" != --thorough ]; then
-    # When a cell of a sliding window counter is nearly over, and when a leap day, a month and the count of seconds end.
-    for date in 2026-11-22T17:40:00Z 2028-02-29T23:59:55Z; do
+# The ends of a month, a leap day and a year; the beginning and end of summer time in Europe and America; the beginnings
+# of windows of a minute, an hour and a week; the clock of a board without a battery; the instants when seconds outgrow
+# 31 and 32 bits, and nanoseconds 63; and when a cell of a sliding window counter is nearly over.
+twelve="2026-11-22T17:40:00Z 2026-01-31T23:59:50Z 2028-02-29T23:59:50Z 2026-12-31T23:59:50Z
+    2027-03-28T00:59:50Z 2027-10-31T00:59:50Z 2027-03-14T06:59:50Z
+    2026-06-14T23:59:59Z 1970-01-01T01:00:00Z
+    2038-01-19T03:14:00Z 2106-02-07T06:28:00Z 2262-04-11T23:47:00Z"
+case "${1:-}" in
+'') dates="2026-11-22T17:40:00Z 2028-02-29T23:59:55Z" ;;
+--thorough) dates=$twelve ;;
+*) dates=$* ;;
+esac
+for date in $dates; do
+    if [ "${1:-}" = "" ] || [ "$1" = --thorough ]; then
         tests_at "$date" --workspace --test credit --test segments --test time --test program -- \
             batches:: cold_start:: rate_bound:: verbs::
-    done
-    exit
-fi
-
-# The ends of a month, a leap day and a year; the beginning and end of summer time in Europe and America; the beginnings
-# of windows of a minute, an hour and a week; the clock of a board without a battery; and the instants when seconds
-# outgrow 31 and 32 bits, and nanoseconds 63.
-for date in \
-    2026-11-22T17:40:00Z 2026-01-31T23:59:50Z 2028-02-29T23:59:50Z 2026-12-31T23:59:50Z \
-    2027-03-28T00:59:50Z 2027-10-31T00:59:50Z 2027-03-14T06:59:50Z \
-    2026-06-14T23:59:59Z 1970-01-01T01:00:00Z \
-    2038-01-19T03:14:00Z 2106-02-07T06:28:00Z 2262-04-11T23:47:00Z; do
-    # Both mostly wait for their own child processes.
+        continue
+    fi
+    tests_at "$date" --workspace
     if [ "${date%%-*}" = 2262 ]; then
         # CPython counts nanoseconds in 63 bits, and pytest fails when they overflow.
         skip "at $date: pytest" "clock of CPython that goes on beyond 2262-04-11 23:47:16"
-        tests_at "$date" --workspace
     elif has_python_tests; then
-        beside env SHMLIMIT_TEST_RUNNER="$at_date $date" python/check --only-tests
-        tests_at "$date" --workspace
-        gather
+        describe "at $date: pytest"
+        step env SHMLIMIT_TEST_RUNNER="$at_date $date" python/check --only-tests
     else
         skip "at $date: pytest" "environment of python/check"
-        tests_at "$date" --workspace
     fi
 done

@@ -4,7 +4,8 @@
 # Random tests try few cases here. With --thorough all of this, otherwise tables and units.
 #
 # Then the locks, and everything that works without the lock, with several threads: Miri lets a load see any store that
-# the memory model allows, not only those that an x86_64 processor would show. Each seed is another interleaving.
+# the memory model allows, not only those that an x86_64 processor would show. Each seed is another interleaving:
+# SHMLIMIT_MIRI_SEEDS says how many are tried.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -15,10 +16,10 @@ if ! cargo +nightly miri --version >/dev/null 2>&1; then
 fi
 
 if [ "${1:-}" = --thorough ]; then
-    seeds=64
+    seeds=${SHMLIMIT_MIRI_SEEDS:-64}
     set -- limit:: queue:: table:: api::declaration:: units:: shm::layout::
 else
-    seeds=4
+    seeds=${SHMLIMIT_MIRI_SEEDS:-4}
     set -- table:: units::
 fi
 # Isolation is off because tests read files. The models of the queue's protocol and of the exchange with a store, the

@@ -58,7 +58,10 @@ if has_target $MUSL && has musl-gcc; then
     step cargo test --locked $ours --target $MUSL --lib --bins --tests
     # shellcheck disable=SC2086
     step cargo test --locked --package shmlimit --target $MUSL --doc
-    step cargo run --locked --release --target $MUSL --package killed_at_every_instruction
+    one_in=${SHMLIMIT_ONE_IN:-1}
+    describe "killed at every instruction, with musl: 1 in $one_in"
+    step env SHMLIMIT_ONE_IN="$one_in" \
+        cargo run --locked --release --target $MUSL --package killed_at_every_instruction
 else
     skip "the suite and the crash harness with musl" "target $MUSL with musl-gcc"
 fi

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The tests with segments whose locks are the C library's robust mutexes, in place of slot locks: those of processes that die,
-# stop, wait and fork. With --thorough all tests of the library, and the crash harness with nothing left out.
+# The tests with segments whose locks are the C library's robust mutexes, in place of slot locks: those of processes that
+# die, stop, wait and fork, and a sample of the crash harness. With --thorough all tests of the library, and the whole
+# crash harness for hours, or the sample that SHMLIMIT_ONE_IN names.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -10,19 +11,17 @@ export SHMLIMIT_TEST_LOCK
 if [ "${1:-}" = --thorough ]; then
     describe "robust mutexes: all tests of the library"
     step cargo test --locked --package shmlimit --tests
-    describe "robust mutexes: killed at every instruction, nothing left out"
-    step env SHMLIMIT_THOROUGH=1 cargo run --locked --release --package killed_at_every_instruction
+    one_in=${SHMLIMIT_ONE_IN:-1}
 else
-    # With --workspace, as the step that runs all tests: so nothing is built again.
     describe "robust mutexes: chaos"
     step cargo test --locked --workspace --test chaos
     describe "robust mutexes: processes that die, stop, wait and fork"
     step cargo test --locked --workspace --test keyed --test processes --test queue --test segments -- \
         attachments:: fork:: giving_back:: processes:: stopped_holder:: waves::
-    commit=$((0x$(git rev-parse --short=4 HEAD 2>/dev/null || echo 0)))
     one_in=${SHMLIMIT_ONE_IN:-100}
-    phase=${SHMLIMIT_PHASE:-$((commit % one_in))}
-    describe "robust mutexes: killed at every instruction: 1 in $one_in, phase $phase"
-    step env SHMLIMIT_ONE_IN="$one_in" SHMLIMIT_PHASE="$phase" \
-        cargo run --locked --release --package killed_at_every_instruction
 fi
+commit=$((0x$(git rev-parse --short=4 HEAD 2>/dev/null || echo 0)))
+phase=${SHMLIMIT_PHASE:-$((commit % one_in))}
+describe "robust mutexes: killed at every instruction: 1 in $one_in, phase $phase"
+step env SHMLIMIT_ONE_IN="$one_in" SHMLIMIT_PHASE="$phase" \
+    cargo run --locked --release --package killed_at_every_instruction

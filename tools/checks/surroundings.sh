@@ -1,30 +1,30 @@
 #!/bin/sh
-# Runs the tests in other surroundings: with nohup or in the background of a script, where SIGINT, SIGQUIT and SIGHUP
-# are ignored; with stdin closed; and next to builds that occupy the processors. With --thorough all tests, otherwise
-# those that send signals, fork and execute.
+# Runs the tests that send signals, fork and execute in other surroundings: with nohup or in the background of a script,
+# where SIGINT, SIGQUIT and SIGHUP are ignored; and with stdin closed. With --thorough those in Python too, and beside
+# builds that occupy the processors also the tests of queues and of segments that many share.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
 thorough=${1:-}
 
-# Runs the tests with the shell words $1, which start the command that follows them.
+# Runs the tests with the shell words $1, which start the command that follows them. Other arguments go to cargo test.
 tests_started_by() {
-    if [ "$thorough" = --thorough ] && has_python_tests; then
-        beside sh -c "$1" sh python/check --only-tests
-        step sh -c "$1" sh cargo test --locked --workspace
-        gather
-    elif [ "$thorough" = --thorough ]; then
-        skip "pytest, started by $1" "environment of python/check"
-        step sh -c "$1" sh cargo test --locked --workspace
+    words=$1
+    shift
+    step sh -c "$words" sh cargo test --locked --workspace "$@"
+    [ "$thorough" = --thorough ] || return 0
+    if has_python_tests; then
+        step sh -c "$words" sh python/check --only-tests -k "signal or fork or kill or stdin"
     else
-        step sh -c "$1" sh cargo test --locked --workspace --test processes --test program -- exec:: fork::
+        skip "pytest, started by $words" "environment of python/check"
     fi
 }
 
+set -- --test processes --test program -- exec:: fork::
 # shellcheck disable=SC2016 # The started shell expands the words.
-tests_started_by 'trap "" INT QUIT HUP; exec "$@"'
+tests_started_by 'trap "" INT QUIT HUP; exec "$@"' "$@"
 # shellcheck disable=SC2016
-tests_started_by 'exec "$@" <&-'
+tests_started_by 'exec "$@" <&-' "$@"
 
 [ "$thorough" = --thorough ] || exit 0
 
@@ -40,6 +40,6 @@ for build in 1 2 3 4; do
 done
 describe "beside four other builds"
 # shellcheck disable=SC2016
-tests_started_by 'exec "$@"'
+tests_started_by 'exec "$@"' --test processes --test program --test queue --test keyed --test segments
 rm "$builds/go-on"
 wait
