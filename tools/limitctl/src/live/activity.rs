@@ -29,6 +29,10 @@ pub struct SetActivity {
     pub history: VecDeque<Rates>,
     /// The keys that were asked for most often since the previous look.
     pub hottest: Vec<KeyActivity>,
+    /// The keys that were refused most often; none of those that never were.
+    pub most_refused: Vec<RefusedKey>,
+    /// Of each limit that keys have for themselves, the key that has used most of its own.
+    pub fullest: Vec<FullestKey>,
 }
 
 /// What happens with a key.
@@ -39,6 +43,23 @@ pub struct KeyActivity {
     pub rates: Option<Rates>,
     /// Requests in its queue.
     pub waiting: u64,
+}
+
+/// How often a key was refused since it got its row, or since the counters were reset.
+#[derive(Clone, Debug, Serialize)]
+pub struct RefusedKey {
+    pub key: KeyLabel,
+    pub admitted: u64,
+    pub refused: u64,
+}
+
+/// How much of a limit is used by the key that has used most of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct FullestKey {
+    pub limit: String,
+    pub key: KeyLabel,
+    pub used: u64,
+    pub capacity: u64,
 }
 
 /// Counters of decisions, at an instant.
@@ -129,6 +150,8 @@ impl SetTotals {
             limits: set.limits.iter().map(|limit| of_limit(&limit.name)).collect(),
             history: history.clone(),
             hottest: Vec::new(),
+            most_refused: Vec::new(),
+            fullest: Vec::new(),
         }
     }
 }

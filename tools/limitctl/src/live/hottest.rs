@@ -1,13 +1,13 @@
-//! The keys of a set that are asked for most often now.
+//! The keys of a set that stand out: those that are asked for most often now, were refused most often, or are fullest.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use shmlimit::Error;
 use shmlimit::snapshot::{KeyFingerprint, KeySnapshot, SegmentReader};
 
-use super::activity::{KeyActivity, Totals};
+use super::activity::{FullestKey, KeyActivity, RefusedKey, Totals};
 use crate::best::Best;
 
 /// For how many keys the counters are remembered from one look to the next: some 64 MB. In a set with more keys, there
@@ -22,20 +22,33 @@ pub struct KeyCounters {
     are_known: bool,
 }
 
+/// The keys of a set that stand out.
+#[derive(Debug)]
+pub struct Outstanding {
+    pub hottest: Vec<KeyActivity>,
+    pub most_refused: Vec<RefusedKey>,
+    pub fullest: Vec<FullestKey>,
+}
+
 impl KeyCounters {
-    /// The keys asked for most often since the previous look; if there was none, since they got their row. Ties go to
-    /// the key with more waiters, then to the one asked for more often since it got its row.
-    pub fn hottest(
+    /// Looks at all keys of a set.
+    ///
+    /// The hottest are the keys asked for most often since the previous look; if there was none, since they got their row. Ties go to
+    /// the key with more waiters, then to the one asked for more often since it got its row. Those refused most often are counted since they got their rows, because a key that is
+    /// refused once a minute is in no rate of a second.
+    pub fn outstanding(
         &mut self,
         reader: &SegmentReader,
         set: &str,
         max: usize,
         elapsed: Option<Duration>,
-    ) -> Result<Vec<KeyActivity>, Error> {
+    ) -> Result<Outstanding, Error> {
         let elapsed = elapsed.filter(|_| self.are_known);
         let mut now = HashMap::with_capacity(self.before.len());
         let mut are_all = true;
         let mut best = Best::new(max);
+        let mut most_refused = Best::new(max);
+        let mut fullest: BTreeMap<String, (u128, FullestKey)> = BTreeMap::new();
         reader.key_snapshots(set, |key| {
             let totals = totals_of(key);
             let before = self.before.get(&key.key.fingerprint).copied();
@@ -53,6 +66,30 @@ impl KeyCounters {
                     waiting: key.waiting,
                 }
             });
+            if key.refused > 0 {
+                most_refused.offer((key.refused, key.admitted, fingerprint), || RefusedKey {
+                    key: key.key.clone(),
+                    admitted: key.admitted.into(),
+                    refused: key.refused.into(),
+                });
+            }
+            for limit in &key.limits {
+                let Some(capacity) = limit.found_capacity.or(limit.capacity) else {
+                    continue;
+                };
+                let used = capacity.saturating_sub(limit.remaining);
+                let share = (u128::from(used) << u64::BITS) / u128::from(capacity.max(1));
+                let is_fuller = |(most, _): &(u128, FullestKey)| share > *most;
+                if used > 0 && fullest.get(&limit.name).is_none_or(is_fuller) {
+                    let found = FullestKey {
+                        limit: limit.name.clone(),
+                        key: key.key.clone(),
+                        used,
+                        capacity,
+                    };
+                    fullest.insert(limit.name.clone(), (share, found));
+                }
+            }
             if now.len() < MAX_REMEMBERED {
                 now.insert(key.key.fingerprint, totals);
             } else {
@@ -61,7 +98,11 @@ impl KeyCounters {
         })?;
         self.are_known = are_all;
         self.before = if are_all { now } else { HashMap::new() };
-        Ok(best.into_vec())
+        Ok(Outstanding {
+            hottest: best.into_vec(),
+            most_refused: most_refused.into_vec(),
+            fullest: fullest.into_values().map(|(_, found)| found).collect(),
+        })
     }
 }
 

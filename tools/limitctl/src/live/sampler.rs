@@ -54,8 +54,8 @@ struct Before {
 }
 
 impl Sampler {
-    /// Opens the segment for looking only. Finds the `hottest` hottest keys of each keyed set; with zero, looks at no
-    /// keys.
+    /// Opens the segment for looking only. Finds the `hottest` hottest keys of each keyed set, and as many of the most refused;
+    /// with zero, looks at no keys.
     ///
     /// # Errors
     ///
@@ -115,9 +115,15 @@ impl Sampler {
             let mut happened = totals.activity(set, before.zip(elapsed), history);
             if self.hottest > 0 && set.keys.is_some() {
                 let counters = self.keys.entry(set.name.clone()).or_default();
-                happened.hottest = counters.hottest(&self.reader, &set.name, self.hottest, elapsed)?;
-                for hot in &mut happened.hottest {
-                    self.reveal.label(&mut hot.key);
+                let found = counters.outstanding(&self.reader, &set.name, self.hottest, elapsed)?;
+                happened.hottest = found.hottest;
+                happened.most_refused = found.most_refused;
+                happened.fullest = found.fullest;
+                let hottest = happened.hottest.iter_mut().map(|it| &mut it.key);
+                let most_refused = happened.most_refused.iter_mut().map(|it| &mut it.key);
+                let fullest = happened.fullest.iter_mut().map(|it| &mut it.key);
+                for key in hottest.chain(most_refused).chain(fullest) {
+                    self.reveal.label(key);
                 }
             }
             activity.push(happened);

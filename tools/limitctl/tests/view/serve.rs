@@ -356,7 +356,9 @@ fn a_browser_shows_the_counters() {
         "chat &lt;b&gt;",
         " 4 of 4",
         " 4 of 8",
-        "by key",
+        " 5 of 5",
+        " by acme &amp; &lt;i&gt;sons&lt;/i&gt;, the fullest key",
+        "acme &amp; &lt;i&gt;sons&lt;/i&gt; (2)",
         text(&path),
         "<polyline",
     ] {
@@ -377,6 +379,9 @@ fn a_browser_shows_the_counters() {
 
     let of_keys = document(browser, &profile, &format!("{url}#0/tenants"));
     assert_eq!(figure(&of_keys, "<main", "admitted"), "5");
+    let (_, most_refused) = of_keys.split_once("most refused keys").expect("a list");
+    let cells = "sons&lt;/i&gt;</td><td class=\"number\">5</td><td class=\"number\">2</td>";
+    assert!(most_refused.contains(cells), "{most_refused}");
     assert!(
         of_keys.contains("acme &amp; &lt;i&gt;sons&lt;/i&gt;"),
         "{of_keys}"
