@@ -8,6 +8,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{Gid, Group, Uid, User};
 use serde::Serialize;
 
+use super::condition::Condition;
 use super::finding::Finding;
 use super::host::mounts::mount_of;
 use super::remedy::quoted;
@@ -84,7 +85,7 @@ impl Space {
         if self.total > 0 && self.free < size {
             let room = human::bytes(self.free);
             let finding = Finding::warning(
-                "no_space",
+                Condition::NoSpace,
                 format!(
                     "{room} are free at {}, and {wanted} takes {}",
                     self.mounted_at.display(),
@@ -96,7 +97,7 @@ impl Space {
             findings.push(finding.healed_by(self.more_room(size)));
         }
         if !self.is_memory() {
-            findings.push(Finding::note("on_disk",
+            findings.push(Finding::note(Condition::OnDisk,
                 format!("it lies on {}, at {}", self.file_system, self.mounted_at.display()),
                 "limits survive a reboot; an operation may have to wait while its page is written to the disk: where latency \
                  matters, /dev/shm is the place",

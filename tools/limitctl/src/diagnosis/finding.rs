@@ -1,31 +1,20 @@
-//! Findings: how bad they are, what they mean, and what heals them.
+//! Findings: what was found, what it means, and what heals it.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::Serialize;
 
+use super::condition::{Condition, Severity};
+
 /// The least age of a finding that must be there at two looks, because running processes may clear it in between.
 const TWO_LOOKS: Duration = Duration::from_millis(30);
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// Worth knowing; nothing needs to be done.
-    Note,
-    /// Heals by itself at the next use, or may become an error.
-    Warning,
-    /// The segment, or a part of it, does not work.
-    Error,
-}
 
 /// One thing that was found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub severity: Severity,
     /// Its kind, as a stable identifier.
-    pub finding: Cow<'static, str>,
+    pub finding: Condition,
     /// The set that it is about, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set: Option<String>,
@@ -50,13 +39,14 @@ pub struct Finding {
 impl Finding {
     pub fn new(
         severity: Severity,
-        finding: impl Into<Cow<'static, str>>,
+        finding: Condition,
         what: impl Into<String>,
         meaning: impl Into<String>,
     ) -> Self {
+        debug_assert!(finding.severities().contains(&severity), "{finding} {severity:?}");
         Self {
             severity,
-            finding: finding.into(),
+            finding,
             set: None,
             pid: None,
             what: what.into(),
@@ -68,17 +58,17 @@ impl Finding {
     }
 
     /// The segment, or a part of it, does not work.
-    pub fn error(finding: &'static str, what: impl Into<String>, meaning: impl Into<String>) -> Self {
+    pub fn error(finding: Condition, what: impl Into<String>, meaning: impl Into<String>) -> Self {
         Self::new(Severity::Error, finding, what, meaning)
     }
 
     /// It heals by itself at the next use, or may become an error.
-    pub fn warning(finding: &'static str, what: impl Into<String>, meaning: impl Into<String>) -> Self {
+    pub fn warning(finding: Condition, what: impl Into<String>, meaning: impl Into<String>) -> Self {
         Self::new(Severity::Warning, finding, what, meaning)
     }
 
     /// It is worth knowing; nothing needs to be done.
-    pub fn note(finding: &'static str, what: impl Into<String>, meaning: impl Into<String>) -> Self {
+    pub fn note(finding: Condition, what: impl Into<String>, meaning: impl Into<String>) -> Self {
         Self::new(Severity::Note, finding, what, meaning)
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use shmlimit::snapshot::{HoldSnapshot, ParticipantSnapshot, ProcessId, SetSnapshot};
 
+use super::condition::Condition;
 use super::finding::Finding;
 use super::look::Look;
 use super::remedy::Remedies;
@@ -41,13 +42,13 @@ fn dead(look: &Look, participant: &ParticipantSnapshot, remedies: &Remedies) -> 
     // A worker that is stopped by a signal, as with a service, closes nothing: that is no reason to wake anybody.
     let finding = if left_something {
         Finding::warning(
-            "participant_dead",
+            Condition::ParticipantDead,
             what,
             "what it held is given back to those who need it, and its place in the table is the next process's",
         )
     } else {
         Finding::note(
-            "participant_dead",
+            Condition::ParticipantDead,
             what,
             "it has no permit and waits for none, as when a signal ends an idle worker; its place in the table is the next process's",
         )
@@ -62,7 +63,7 @@ fn no_room(look: &Look) -> Option<Finding> {
     let alive = look.snapshot().participants.iter().filter(|it| it.alive).count() as u64;
     let capacity = look.snapshot().participant_capacity;
     (alive >= capacity).then(|| {
-        let finding = Finding::error("participants_full",
+        let finding = Finding::error(Condition::ParticipantsFull,
             format!("all {capacity} places for processes are taken by live ones"),
             "the next process that opens it is refused; a segment with more places is another file, with a declaration of its own",
         );
@@ -85,7 +86,7 @@ fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
         return None;
     }
     let finding = Finding::warning(
-        "holder_stopped",
+        Condition::HolderStopped,
         format!(
             "{} is {state}, and holds {}",
             look.process(process::attached(participant)),
@@ -147,12 +148,12 @@ impl Kind {
         let count = human::quantity(holds.len() as u64, "permit", "permits");
         match self {
             Self::OfDead => Finding::warning(
-                "held_by_the_dead",
+                Condition::HeldByTheDead,
                 format!("{count} of {owner}, which is dead, are still held"),
                 "they are given back to the next process that needs them, and count as free where limits are looked at",
             ),
             Self::Returned => Finding::warning(
-                "returned_unfinished",
+                Condition::ReturnedUnfinished,
                 format!(
                     "{count} of {owner} were given back while another process kept the lock, which nothing has finished yet"
                 ),
@@ -165,7 +166,7 @@ impl Kind {
                     .max()
                     .unwrap_or_default();
                 Finding::warning(
-                    "lease_over",
+                    Condition::LeaseOver,
                     format!(
                         "{count} of {owner} are held for longer than their lease, by {} at most",
                         human::duration(longest)

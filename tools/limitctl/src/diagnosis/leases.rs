@@ -4,7 +4,8 @@
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot, StoreProblem};
 use shmlimit::snapshot::{LimitSnapshot, SetSnapshot};
 
-use super::finding::{Finding, Severity};
+use super::condition::{Condition, Severity};
+use super::finding::Finding;
 use super::look::Look;
 use crate::text::amounts::amount;
 use crate::text::{human, process, sanitise};
@@ -33,7 +34,7 @@ pub fn findings(look: &Look) -> Vec<Finding> {
         .collect();
     if is_shared && fleet.evicts {
         found.push(Finding::warning(
-            "store_evicts",
+            Condition::StoreEvicts,
             "the store evicts keys when its memory is used up",
             "a limit that is evicted starts over: set its maxmemory-policy to noeviction; it is looked at when a process \
              connects",
@@ -83,7 +84,7 @@ fn store(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Opt
     };
     let finding = Finding::new(
         severity,
-        format!("store_{problem}"),
+        Condition::Store(problem),
         format!(
             "the store {}{named}, for limit {}, key {key}{since}",
             problem.description(),
@@ -97,7 +98,7 @@ fn store(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Opt
 fn unused(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Option<Finding> {
     (lease.unused_in_a_row >= UNUSED_IN_A_ROW).then(|| {
         let finding = Finding::note(
-            "lease_unused",
+            Condition::LeaseUnused,
             format!(
                 "the last {} leases of limit {} ran out before any unit was spent",
                 lease.unused_in_a_row,
@@ -114,7 +115,7 @@ fn small_burst(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) 
     let percent = lease.usable_percent.filter(|percent| *percent < 95)?;
     let round_trip = lease.round_trip?;
     let finding = Finding::warning(
-        "lease_share",
+        Condition::LeaseShare,
         format!(
             "about {percent} % of the rate of limit {} can be used: the store's answers take {}, leases last for {}, and the \
              burst does not bridge that",
@@ -134,7 +135,7 @@ fn without_duty(look: &Look, fleet: &FleetSnapshot) -> Finding {
     let owner = fleet.duty.as_ref().and_then(process::of_duty);
     if owner.is_none() && is_denied(look) {
         return Finding::note(
-            "no_duty",
+            Condition::NoDuty,
             "no process asks the store for leases at present",
             "one that the store denies something leaves that to others, and tries again after a second",
         );
@@ -147,7 +148,7 @@ fn without_duty(look: &Look, fleet: &FleetSnapshot) -> Finding {
         None => "no process asks the store for leases".to_owned(),
     };
     let finding = Finding::warning(
-        "no_duty",
+        Condition::NoDuty,
         whose,
         "what is leased is spent, and nothing more comes, until a process with the client of the store is started",
     );

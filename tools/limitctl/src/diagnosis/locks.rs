@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use shmlimit::snapshot::{ProcessId, ShardDiagnosis, ShardPoison};
 
-use super::finding::{Finding, Severity};
+use super::condition::{Condition, Severity};
+use super::finding::Finding;
 use super::host::process::{table_is_whole, thread_activity};
 use super::look::Look;
 use super::remedy::Remedies;
@@ -49,7 +50,7 @@ fn lock(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Find
     if shard.lock_lost {
         let finding = found(
             Severity::Error,
-            "lock_lost",
+            Condition::LockLost,
             format!("{name} is beyond recovery"),
             "the set works no more until a process attaches while no other is attached, which makes the lock anew: end those that \
              are attached first",
@@ -59,7 +60,7 @@ fn lock(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Find
     if shard.lock.owner_died {
         let finding = found(
             Severity::Warning,
-            "lock_owner_dead",
+            Condition::LockOwnerDead,
             format!(
                 "the process that had {name} died with it, at most {} ago",
                 ago(shard)
@@ -78,7 +79,7 @@ fn lock(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Find
     shard.half_done.then(|| {
         let finding = found(
             Severity::Warning,
-            "half_done",
+            Condition::HalfDone,
             format!(
                 "{name} is free, and an operation was left half done, at most {} ago",
                 ago(shard)
@@ -110,14 +111,14 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
                 ago(shard)
             );
             let meaning = format!("{MEANING}; {KEEPS}");
-            return found(Severity::Error, "lock_stuck", what, meaning)
+            return found(Severity::Error, Condition::LockStuck, what, meaning)
                 .of_process(pid)
                 .healed_by(heal)
                 .twice(standstill(shard));
         }
         let what = format!("{name} is held by process {shown}, for at most {}", ago(shard));
         let meaning = format!("{MEANING}; look in its own namespace whether it is stopped");
-        return found(Severity::Error, "lock_stuck", what, meaning)
+        return found(Severity::Error, Condition::LockStuck, what, meaning)
             .of_process(pid)
             .after(NEVER_SO_LONG, standstill(shard));
     }
@@ -126,7 +127,7 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
     let Some(pid) = pid else {
         if !look.diagnosis.place.same_pids() || !table_is_whole() {
             let what = format!("{name} is held by thread {thread}, which this process cannot see");
-            return found(Severity::Error, "lock_stuck", what, MEANING.to_owned())
+            return found(Severity::Error, Condition::LockStuck, what, MEANING.to_owned())
                 .after(NEVER_SO_LONG, standstill(shard));
         }
         let what = format!("{name} is held by thread {thread}, which does not exist");
@@ -134,7 +135,7 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
             "{MEANING}. It was made without a list of locks, or the file was copied in the middle of an operation: the lock is made \
              anew by the first process that attaches when no other is attached, so end those that are first"
         );
-        return found(Severity::Error, "lock_orphaned", what, meaning)
+        return found(Severity::Error, Condition::LockOrphaned, what, meaning)
             .twice(standstill(shard))
             .healed_by(remedies.recover());
     };
@@ -153,7 +154,7 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
         "{name} is held by {who}, which is {state}, for at most {}",
         ago(shard)
     );
-    let finding = found(Severity::Error, "lock_stuck", what, meaning)
+    let finding = found(Severity::Error, Condition::LockStuck, what, meaning)
         .of_process(Some(pid))
         .healed_by(heal);
     if is_certain {
@@ -169,7 +170,7 @@ fn state(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Fin
     match shard.poison {
         Some(ShardPoison::Journal) => {
             let finding = Finding::error(
-                "poisoned",
+                Condition::Poisoned,
                 "it is poisoned: its journal was damaged, so what a half-done operation had changed is not known",
                 "the set is refused with Poisoned; a reset makes all its limits as if nothing had been used, and keeps what is held",
             );
@@ -177,7 +178,7 @@ fn state(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Fin
         }
         Some(_) => {
             let finding = Finding::error(
-                "poisoned",
+                Condition::Poisoned,
                 "it is poisoned: its counts contradict its holds and tickets",
                 "the set is refused with Poisoned, until it is recovered, or reset where that does not help",
             );
@@ -185,7 +186,7 @@ fn state(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Fin
         }
         None if shard.adds_up == Some(false) && !look.is_void() => {
             let finding = Finding::error(
-                "counts_wrong",
+                Condition::CountsWrong,
                 "its counts do not agree with its holds, tickets and keys",
                 "something was damaged: more or less may be admitted than the limits say until it is counted again",
             );

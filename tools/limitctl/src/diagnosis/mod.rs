@@ -1,5 +1,6 @@
 //! What can be wrong with a segment and its host. Nothing here locks or changes anything.
 
+mod condition;
 mod file;
 mod finding;
 mod holders;
@@ -14,8 +15,9 @@ mod segment;
 mod stopped;
 mod time_zones;
 
+pub use condition::Severity;
 pub use file::Space;
-pub use finding::{Finding, Severity};
+pub use finding::Finding;
 pub use host::Host;
 pub use obstacles::obstacle;
 pub use remedy::quoted;

@@ -9,8 +9,9 @@ use nix::unistd::{AccessFlags, eaccess, geteuid};
 use shmlimit::snapshot::SegmentSnapshot;
 use shmlimit::{Error, OpenError, SegmentError};
 
+use super::condition::{Condition, Severity};
 use super::file::FileFacts;
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 use super::host::mounts::mount_of;
 use super::host::process::{user_elsewhere, users_of};
 use super::look::Look;
@@ -31,50 +32,50 @@ pub fn obstacle(
     }
     let (name, meaning, heal) = match &error {
         Error::Open(OpenError::NotASegment { .. }) => (
-            "not_a_segment",
+            Condition::NotASegment,
             "programs that open it get an error; limitctl removes only segments",
             Some(format!("mv {} {}", quoted(path), quoted(&aside(path)))),
         ),
         Error::Open(OpenError::Incompatible {
             what: "C library", ..
         }) => (
-            "other_format",
+            Condition::OtherFormat,
             "processes with the other C library use it, and for them nothing is wrong with it: examine it with a limitctl that has \
              theirs",
             None,
         ),
         Error::Open(OpenError::Incompatible { .. }) => (
-            "other_format",
+            Condition::OtherFormat,
             "only processes of the build that created it can use it",
             Some(remedies.remove_by_force()),
         ),
         Error::Open(OpenError::WrongSize { .. }) => (
-            "wrong_size",
+            Condition::WrongSize,
             "no process can open it, and those that have it open may be killed by SIGBUS; create it again after the removal",
             Some(remedies.remove_by_force()),
         ),
         Error::Segment(SegmentError::Damaged { .. }) => (
-            "damaged",
+            Condition::Damaged,
             "no process can open it; create it again after the removal",
             Some(remedies.remove_by_force()),
         ),
         Error::Segment(SegmentError::Removed { .. }) => (
-            "retired",
+            Condition::Retired,
             "processes that have it open admit nothing any more, and use what is created at the path next",
             Some(remedies.remove()),
         ),
         Error::Open(OpenError::Untrusted { .. }) => (
-            "untrusted",
+            Condition::Untrusted,
             "processes refuse to open it: who can write it can make each of them store anywhere",
             trusted(path, metadata),
         ),
         Error::Open(OpenError::Misplaced { path: of, .. }) => (
-            "misplaced",
+            Condition::Misplaced,
             "programs that open all sets of the directory get an error; those that declare theirs ignore this file",
             Some(format!("mv {} {}", quoted(of), quoted(&aside(path)))),
         ),
         Error::Open(OpenError::Sparse { .. }) => (
-            "sparse",
+            Condition::Sparse,
             "processes refuse to open it: a change could need space, and its lack would be a bus error",
             Some(format!(
                 "cp --sparse=never --reflink=never {0} {1} && mv {1} {0}",
@@ -83,36 +84,36 @@ pub fn obstacle(
             )),
         ),
         Error::Open(OpenError::UnsupportedFileSystem { .. }) => (
-            "unsupported_file_system",
+            Condition::UnsupportedFileSystem,
             "processes refuse to open it there; what was counted goes with the file, and the programs need its new path",
             Some(format!("mv --no-clobber {} /dev/shm/", quoted(path))),
         ),
         Error::Open(OpenError::LocksNotKept { .. }) => (
-            "locks_not_kept",
+            Condition::LocksNotKept,
             "processes refuse to open it there; what was counted goes with the file, and the programs need its new path. End processes \
              of an earlier version first that use it nevertheless: each of them counts as dead",
             Some(format!("mv --no-clobber {} /dev/shm/", quoted(path))),
         ),
         Error::Open(OpenError::LockedByReader { processes, .. }) => (
-            "locked_by_reader",
+            Condition::LockedByReader,
             "processes that are attached go on; each that opens it now waits for 10 seconds and gets an error. Programs that copy or watch \
              files take such locks: exclude the file from what they read, or deny them access to it",
             end(&processes.iter().map(|process| process.pid).collect::<Vec<_>>()),
         ),
         Error::Open(OpenError::ForeignNamespace { .. }) => (
-            "foreign_namespace",
+            Condition::ForeignNamespace,
             "processes of this namespace are refused as long as those of the other use it, and what those do is examined there. Once \
              they have ended, the next process that opens it makes it this namespace's",
             in_its_namespace(metadata),
         ),
         Error::Open(OpenError::ForeignBoot { .. }) => (
-            "foreign_boot",
+            Condition::ForeignBoot,
             "processes are attached to a file that is of another boot or a copy: further ones are refused until they end, and the \
              next one that opens it then starts it cold",
             end(&users_of(metadata)),
         ),
         Error::Open(OpenError::Denied { .. }) => (
-            "denied",
+            Condition::Denied,
             "as this user nothing more can be said",
             as_owner(path, metadata),
         ),
@@ -120,14 +121,14 @@ pub fn obstacle(
             if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
         {
             (
-                "read_only",
+                Condition::ReadOnly,
                 "processes can look at the segment here, and not use it",
                 mount_of(path).map(|mount| format!("mount -o remount,rw {}", quoted(&mount.point))),
             )
         }
-        _ => ("unusable", "no process like this one can open it", None),
+        _ => (Condition::Unusable, "no process like this one can open it", None),
     };
-    let severity = if matches!(name, "retired") {
+    let severity = if matches!(name, Condition::Retired) {
         Severity::Warning
     } else {
         Severity::Error
@@ -148,13 +149,13 @@ fn not_this_ones(
     let owner = metadata.uid();
     let (name, what, meaning) = match error {
         Error::Open(OpenError::Untrusted { .. }) if is_for_others(path, metadata) => (
-            "untrusted",
+            Condition::Untrusted,
             format!("it belongs to user {owner}; this process is of another"),
             "processes of other users refuse to open it, root's as well: who owns it could make each of them store anywhere. For \
              its owner nothing is wrong with it",
         ),
         Error::Open(OpenError::Denied { .. }) if owner != geteuid().as_raw() => (
-            "denied",
+            Condition::Denied,
             format!("it belongs to user {owner}; this process may look at it, and not use it"),
             "for its owner, and whom its mode lets write it, nothing is wrong with it",
         ),
@@ -163,7 +164,7 @@ fn not_this_ones(
                 && snapshot.participants.iter().any(|it| it.alive) =>
         {
             (
-                "read_only",
+                Condition::ReadOnly,
                 "it is mounted read-only here, and used by processes for which it is not".to_owned(),
                 "what is mounted so is for looking; for those who use it nothing is wrong with it",
             )
@@ -196,7 +197,7 @@ pub fn origin(look: &Look, remedies: &Remedies) -> Option<Finding> {
         )
     };
     let finding = Finding::warning(
-        "cold",
+        Condition::Cold,
         what,
         "its locks, holds and waiters are void; the next process that opens it starts it cold, and what was counted stays",
     );

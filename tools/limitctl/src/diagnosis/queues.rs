@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use shmlimit::snapshot::{KeyLabel, ProcessId, SetSnapshot, TicketSnapshot};
 
-use super::finding::{Finding, Severity};
+use super::condition::{Condition, Severity};
+use super::finding::Finding;
 use super::locks::NEVER_SO_LONG;
 use super::look::Look;
 use super::remedy::Remedies;
@@ -28,16 +29,16 @@ fn left_behind(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Findi
         .filter_map(|ticket| {
             let (kind, whose) = match (ticket.owner_slot, process::of_ticket(ticket)) {
                 (None, _) => (
-                    "ticket_given_up",
+                    Condition::TicketGivenUp,
                     "was given up while another process kept the lock".to_owned(),
                 ),
                 (Some(_), _) if ticket.owner_alive => return None,
                 (Some(_), Some(owner)) => (
-                    "ticket_of_the_dead",
+                    Condition::TicketOfTheDead,
                     format!("is that of {}, which is dead", look.process(owner)),
                 ),
                 (Some(_), None) => (
-                    "ticket_of_the_dead",
+                    Condition::TicketOfTheDead,
                     "is that of a process that is gone".to_owned(),
                 ),
             };
@@ -70,7 +71,7 @@ fn silent(look: &Look, set: &SetSnapshot) -> Vec<Finding> {
         .map(|(owner, tickets)| {
             let count = human::quantity(tickets.len() as u64, "request", "requests");
             let first = tickets.iter().min().copied().unwrap_or(0);
-            Finding::warning("grant_not_collected",
+            Finding::warning(Condition::GrantNotCollected,
                 format!(
                     "{} did not collect what it was granted; {count} of it passed over",
                     look.process(owner)
@@ -132,7 +133,7 @@ fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64)
     };
     let finding = Finding::new(
         severity,
-        "queue_stopped",
+        Condition::QueueStopped,
         format!(
             "{} is {state} and {doing}; {waiters} behind it",
             look.process(owner)
@@ -167,7 +168,7 @@ fn unserved(
         return None;
     }
     let finding = Finding::error(
-        "queue_stuck",
+        Condition::QueueStuck,
         format!(
             "what {} waits for could be had, and it has been first in the queue for some time; {} behind it",
             process::of_ticket(head).map_or_else(|| "a process".to_owned(), |owner| look.process(owner)),

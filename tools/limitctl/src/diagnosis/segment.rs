@@ -8,8 +8,9 @@ use serde::Serialize;
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{Error, OpenError};
 
+use super::condition::{Condition, Severity};
 use super::file::FileFacts;
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 use super::look::{Look, Usage};
 use super::remedy::Remedies;
 use super::{holders, leases, locks, obstacles, queues, time_zones};
@@ -52,7 +53,7 @@ pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
         }
         Err(error) => findings.push(obstacles::obstacle(error, path, metadata, None)),
     }
-    let is_misplaced = findings.iter().any(|it| it.finding == "locks_not_kept");
+    let is_misplaced = findings.iter().any(|it| it.finding == Condition::LocksNotKept);
     if usage.is_some()
         && !is_misplaced
         && let Some(space) = &file.space

@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use shmlimit::Declaration;
 
+use super::condition::Condition;
 use super::finding::Finding;
 
 /// The mean length of a year, in seconds.
@@ -20,7 +21,7 @@ pub fn findings(declaration: &Declaration) -> Vec<Finding> {
         .filter_map(|(set, limit)| {
             let zone = limit.options().time_zone()?;
             let until = zone.known_until().filter(|until| *until <= this_year)?;
-            let finding = Finding::warning("time_zone_ends",
+            let finding = Finding::warning(Condition::TimeZoneEnds,
                 format!(
                     "the offsets of {zone}, the time zone of limit `{}`, are known until the end of {until}",
                     limit.name()

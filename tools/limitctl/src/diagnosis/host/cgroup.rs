@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::hierarchy::Hierarchy;
+use crate::diagnosis::condition::Condition;
 use crate::diagnosis::finding::Finding;
 use crate::diagnosis::remedy::quoted;
 use crate::text::human;
@@ -73,7 +74,7 @@ pub fn findings(limits: &[(MemoryLimit, Vec<u64>)]) -> Vec<Finding> {
             None => "this process".to_owned(),
         };
         let file = limit.cgroup.join(limit.file);
-        Finding::warning("memory_near_limit",
+        Finding::warning(Condition::MemoryNearLimit,
             format!(
                 "{} of {} of memory are used in the cgroup of {whose}, {}",
                 human::bytes(limit.used),

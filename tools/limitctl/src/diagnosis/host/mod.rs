@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use cgroup::MemoryLimit;
 
+use crate::diagnosis::condition::Condition;
 use crate::diagnosis::finding::Finding;
 
 /// The file that names the kernel's clock source.
@@ -63,14 +64,14 @@ impl Host {
         let version = version(&self.kernel)?;
         if version < NEEDED {
             return Some(Finding::error(
-                "kernel_too_old",
+                Condition::KernelTooOld,
                 format!("the kernel is Linux {}", self.kernel),
                 "segments need Linux 4.14 or later",
             ));
         }
         (version < TELLS_OF_DEATHS).then(|| {
             Finding::note(
-                "deaths_are_polled",
+                Condition::DeathsArePolled,
                 format!("the kernel is Linux {}", self.kernel),
                 "before Linux 5.3 those who wait learn of a death by looking every 50 ms",
             )
@@ -118,10 +119,10 @@ mod tests {
                 kernel: release.to_owned(),
                 ..host
             };
-            host.findings().map(|finding| finding.finding.into_owned())
+            host.findings().map(|finding| finding.finding)
         };
-        assert_eq!(of("4.13.0").as_deref(), Some("kernel_too_old"));
-        assert_eq!(of("5.2.1").as_deref(), Some("deaths_are_polled"));
+        assert_eq!(of("4.13.0"), Some(Condition::KernelTooOld));
+        assert_eq!(of("5.2.1"), Some(Condition::DeathsArePolled));
         assert_eq!(of("5.3.0"), None);
     }
 }
