@@ -75,7 +75,7 @@ fn no_room(look: &Look) -> Option<Finding> {
 
 /// A process that is stopped while others may need what it holds.
 fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
-    let (state, heal) = look.standstill_of(process::attached(participant))?;
+    let (state, heal) = look.processes.standstill_of(process::attached(participant))?;
     let is_its = |slot: Option<u64>| slot == Some(participant.slot);
     let sets = || look.snapshot().sets.iter();
     let holds = sets()

@@ -105,7 +105,7 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
             namespace: shard.lock.holder_namespace,
         });
         let shown = process::cell(holder);
-        if let Some((state, heal)) = holder.and_then(|holder| look.standstill_of(holder)) {
+        if let Some((state, heal)) = holder.and_then(|holder| look.processes.standstill_of(holder)) {
             let what = format!(
                 "{name} is held by process {shown}, which is {state}, for at most {}",
                 ago(shard)

@@ -4,7 +4,7 @@ use serde::Serialize;
 use shmlimit::Error;
 use shmlimit::snapshot::{Diagnosis, ProcessId, SegmentReader, SegmentSnapshot};
 
-use super::host::process::{activity, id_here};
+use super::processes::Processes;
 use crate::state;
 use crate::text::process;
 
@@ -28,12 +28,16 @@ pub struct Usage {
 #[derive(Debug)]
 pub struct Look {
     pub diagnosis: Diagnosis,
+    pub processes: Processes,
 }
 
 impl Look {
     pub fn at(reader: &SegmentReader) -> Result<Self, Error> {
         let diagnosis = reader.diagnose()?;
-        Ok(Self { diagnosis })
+        Ok(Self {
+            processes: Processes::of(diagnosis.place),
+            diagnosis,
+        })
     }
 
     pub fn snapshot(&self) -> &SegmentSnapshot {
@@ -48,29 +52,6 @@ impl Look {
             || format!("process {process}"),
             |it| format!("process {process} ({})", it.name),
         )
-    }
-
-    /// If a process does not run until another lets it: how, and the command that makes it continue.
-    pub fn standstill_of(&self, process: ProcessId) -> Option<(&'static str, String)> {
-        let pid = self.id_here(process)?;
-        activity(pid)?.standstill(pid)
-    }
-
-    /// A process's id in this process's namespace; `None` if it cannot be seen from here.
-    fn id_here(&self, process: ProcessId) -> Option<u64> {
-        let place = &self.diagnosis.place;
-        // A copy, or a file from another boot, names other processes.
-        let is_known = place.same_boot && place.same_file;
-        let own = place.own_pid_namespace;
-        let namespace = match process.namespace {
-            None if place.any_pid_namespace => own,
-            None => place.pid_namespace,
-            Some(namespace) => namespace,
-        };
-        if namespace == own {
-            return is_known.then_some(process.pid);
-        }
-        id_here(process.pid, namespace).filter(|_| is_known)
     }
 
     /// Whether its locks and owners are void, because the next process that opens it starts it cold.
@@ -90,7 +71,7 @@ impl Look {
             time_namespace: self.diagnosis.place.time_namespace,
             reads_counter: self.diagnosis.reads_counter,
             pids: alive
-                .filter_map(|it| self.id_here(process::attached(it)))
+                .filter_map(|it| self.processes.id_here(process::attached(it)))
                 .collect(),
         }
     }

@@ -9,6 +9,7 @@ mod leases;
 mod locks;
 mod look;
 mod obstacles;
+mod processes;
 mod queues;
 mod remedy;
 mod segment;

@@ -113,7 +113,7 @@ fn stuck(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
 
 fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64) -> Option<Finding> {
     let owner = process::of_ticket(ticket)?;
-    let (state, heal) = look.standstill_of(owner)?;
+    let (state, heal) = look.processes.standstill_of(owner)?;
     let waiters = human::quantity(behind, "other waits", "others wait");
     let doing = if ticket.granted {
         "does not come for what it was granted"

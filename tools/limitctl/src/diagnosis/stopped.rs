@@ -2,34 +2,34 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
+use serde::ser::{Serialize, Serializer};
 use shmlimit::Error;
 use shmlimit::snapshot::{ProcessId, SegmentReader, SegmentSnapshot};
 
-use super::host::process::activity;
+use super::processes::Processes;
+use crate::text::process;
 use crate::text::users::User;
 
 /// Those that are attached to a segment, as far as this process can tell.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(transparent)]
-pub struct Stopped(BTreeSet<u64>);
+#[derive(Clone, Debug, Default)]
+pub struct Stopped(BTreeSet<ProcessId>);
 
 impl Stopped {
-    /// Looks at the processes of a snapshot. Those of other PID namespaces are left out.
+    /// Looks at the processes of a snapshot.
     ///
     /// # Errors
     ///
     /// Those of [`SegmentReader::place`].
     pub fn among(reader: &SegmentReader, snapshot: &SegmentSnapshot) -> Result<Self, Error> {
-        // A copy, or a file from another boot or namespace, names other processes.
-        if !reader.place()?.same_pids() {
-            return Ok(Self::default());
-        }
+        let processes = Processes::of(reader.place()?);
         let alive = snapshot.participants.iter().filter(|it| it.alive);
-        let of_here = alive.filter(|it| it.pid_namespace.is_none()).map(|it| it.pid);
-        let stands_still =
-            |pid: &u64| activity(*pid).is_some_and(|activity| activity.standstill(*pid).is_some());
-        Ok(Self(of_here.filter(stands_still).collect()))
+        let mut stopped = Self::default();
+        stopped.0.extend(
+            alive
+                .map(process::attached)
+                .filter(|it| processes.standstill_of(*it).is_some()),
+        );
+        Ok(stopped)
     }
 
     /// The same user of a set, known as stopped if its process is.
@@ -41,6 +41,22 @@ impl Stopped {
     }
 
     pub fn has(&self, process: ProcessId) -> bool {
-        process.namespace.is_none() && self.0.contains(&process.pid)
+        self.0.contains(&process)
+    }
+}
+
+/// Processes named as those that are attached: by `pid` and, if it is another one, `pid_namespace`.
+impl Serialize for Stopped {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(serde::Serialize)]
+        struct Named {
+            pid: u64,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pid_namespace: Option<u64>,
+        }
+        serializer.collect_seq(self.0.iter().map(|process| Named {
+            pid: process.pid,
+            pid_namespace: process.namespace,
+        }))
     }
 }

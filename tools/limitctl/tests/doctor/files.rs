@@ -12,8 +12,11 @@ use crate::layout_mirror::words::{LOCK_WORD_INDEX, control, header};
 use crate::support::health::{assert_healed, assert_well, findings, findings_of, heal, shell, the, wait_for};
 use crate::support::host::{FromElsewhere, NOBODY, can_unshare, copy_for_everyone, has, is_root};
 use crate::support::{
-    Actor, TIMEOUT, create, create_with_mutexes, directory, finish, lines_of, run, run_command, text,
+    Actor, TIMEOUT, create, create_with_locks, create_with_mutexes, directory, finish, lines_of, run,
+    run_command, text,
 };
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use shmlimit::Segment;
 use shmlimit::snapshot::SegmentReader;
@@ -419,6 +422,37 @@ fn what_is_in_use_in_a_namespace_is_examined_there_by_the_command_that_is_named(
     holder.end();
     assert_healed("cold", "warning", &path);
     assert_well(&path);
+}
+
+#[test]
+fn who_is_stopped_in_a_container_is_seen_from_the_host_by_every_view() {
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc"];
+    if !is_root() || !can_unshare(&unshare[1..]) {
+        return;
+    }
+    let directory = directory();
+    let path = create_with_locks(directory.path(), "slot");
+    let holder = Holder::start(&unshare, &path);
+    let stopped_in_views = || {
+        let shown = run(["inspect", text(&path)]).ended(0).stdout;
+        let of_it = shown.lines().filter(|line| line.contains(" in namespace "));
+        let is_stopped = of_it.map(|line| line.contains("stopped"));
+        is_stopped.collect::<Vec<bool>>()
+    };
+    assert_eq!(
+        stopped_in_views(),
+        [false, false],
+        "among the processes, and among the holders"
+    );
+    let report = run(["doctor", "--json", text(&path)]).ended(0).json();
+    let pids = report["segments"][0]["pids"].as_array().expect("ids");
+    let pid = i32::try_from(pids[0].as_i64().expect("an id")).expect("an id");
+    kill(Pid::from_raw(pid), Signal::SIGSTOP).expect("stopped");
+    wait_for("holder_stopped", &path);
+    assert_eq!(stopped_in_views(), [true, true]);
+    heal(the("holder_stopped", &findings(&path)));
+    assert_eq!(stopped_in_views(), [false, false]);
+    holder.end();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the process table says about a process that a segment names, by its id in this process's namespace.
 
+use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -70,22 +71,23 @@ pub fn table_is_whole() -> bool {
         && fs::metadata("/proc/1/status").is_ok()
 }
 
-/// The id in this PID namespace of a process of another one, given by its inode; `None` if it cannot be seen.
-pub fn id_here(pid: u64, namespace: u64) -> Option<u64> {
-    let is_it = |candidate: &u64| {
-        let directory = format!("/proc/{candidate}");
-        let is_of_namespace =
-            fs::metadata(format!("{directory}/ns/pid")).is_ok_and(|found| found.ino() == namespace);
-        is_of_namespace
-            && status(&directory).is_some_and(|status| {
-                let innermost = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-                let innermost = innermost.and_then(|ids| ids.split_whitespace().last());
-                innermost.and_then(|id| id.parse().ok()) == Some(pid)
-            })
-    };
+/// The processes of other PID namespaces that can be seen from here: their ids here, by the namespace's inode and their
+/// ids there.
+pub fn processes_elsewhere() -> BTreeMap<(u64, u64), u64> {
+    let inode = |directory: &str| fs::metadata(format!("{directory}/ns/pid")).map(|found| found.ino());
+    let own = inode("/proc/self").ok();
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut ids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    ids.find(is_it)
+    let ids = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
+    let mut found = BTreeMap::new();
+    found.extend(ids.filter_map(|id| {
+        let directory = format!("/proc/{id}");
+        let namespace = inode(&directory).ok().filter(|inode| Some(*inode) != own)?;
+        let status = status(&directory)?;
+        let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        let innermost = ids.split_whitespace().last()?.parse().ok()?;
+        Some(((namespace, innermost), id))
+    }));
+    found
 }
 
 /// The other processes that have a file mapped for writing, like those attached to a segment. This relies on the

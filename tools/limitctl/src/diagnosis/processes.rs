@@ -1,0 +1,50 @@
+//! The processes that a segment names, as they are found in the process table here.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+
+use shmlimit::snapshot::{ProcessId, SegmentPlace};
+
+use super::host::process::{activity, processes_elsewhere};
+
+/// The processes of a segment, at one look.
+#[derive(Debug)]
+pub struct Processes {
+    place: SegmentPlace,
+    /// Those of other PID namespaces. Read only if the segment names one, because that reads the whole process table.
+    elsewhere: OnceCell<BTreeMap<(u64, u64), u64>>,
+}
+
+impl Processes {
+    pub fn of(place: SegmentPlace) -> Self {
+        Self {
+            place,
+            elsewhere: OnceCell::new(),
+        }
+    }
+
+    /// If a process does not run until another lets it: how, and the command that makes it continue.
+    pub fn standstill_of(&self, process: ProcessId) -> Option<(&'static str, String)> {
+        let pid = self.id_here(process)?;
+        activity(pid)?.standstill(pid)
+    }
+
+    /// A process's id in this process's namespace; `None` if it cannot be seen from here.
+    pub fn id_here(&self, process: ProcessId) -> Option<u64> {
+        let place = &self.place;
+        // A copy, or a file from another boot, names other processes.
+        if !place.same_boot || !place.same_file {
+            return None;
+        }
+        let namespace = match process.namespace {
+            None if place.any_pid_namespace => place.own_pid_namespace,
+            None => place.pid_namespace,
+            Some(namespace) => namespace,
+        };
+        if namespace == place.own_pid_namespace {
+            return Some(process.pid);
+        }
+        let elsewhere = self.elsewhere.get_or_init(processes_elsewhere);
+        elsewhere.get(&(namespace, process.pid)).copied()
+    }
+}
