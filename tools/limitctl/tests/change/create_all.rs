@@ -39,7 +39,7 @@ fn each_declaration_becomes_a_segment_and_again_at_the_next_boot() {
         .concat();
         support::run_command(support::limitctl().args(arguments))
     };
-    let created = all(&["--if-missing", "--mode", "0640"]).ended(0).stdout;
+    let created = all(&["--on-mismatch", "error", "--mode", "0640"]).ended(0).stdout;
     let headings: Vec<&str> = created
         .lines()
         .filter(|line| line.starts_with("created "))
@@ -52,7 +52,11 @@ fn each_declaration_becomes_a_segment_and_again_at_the_next_boot() {
     assert_eq!(names, [text(&own_path), text(&b), text(&c)], "{created}");
 
     assert_eq!(
-        all(&["--if-missing"]).ended(0).stdout.matches("found ").count(),
+        all(&["--on-mismatch", "error"])
+            .ended(0)
+            .stdout
+            .matches("found ")
+            .count(),
         3
     );
     // Without it, existing files are left alone, and each of them is reported.

@@ -70,7 +70,7 @@ impl Scene {
 
     fn create(&self, sets: &[&str]) -> Run {
         let config = self.config(sets);
-        run(["create", "--if-missing", self.segment(), text(&config)])
+        run(["create", "--on-mismatch", "apply", self.segment(), text(&config)])
     }
 }
 

@@ -276,7 +276,8 @@ fn a_largest_file_size_is_an_error_where_a_file_is_made_and_leaves_nothing() {
         &["create", "--set", "api", "--calls", "r=1/1h", text(&new)][..],
         &[
             "create",
-            "--if-missing",
+            "--on-mismatch",
+            "error",
             "--set",
             "api",
             "--calls",

@@ -16,7 +16,7 @@ fn flags_declare_the_algorithm_that_a_provider_counts_by() {
     let bound = || run(["inspect", "--json", path]).ended(0).json()["sets"][0]["limits"][0]["bound"].clone();
     assert_eq!(bound(), "at most 100 in any 1m");
     let exists = create(&[]).ended(73);
-    assert!(exists.stderr.contains("--if-missing"), "{exists:?}");
+    assert!(exists.stderr.contains("--on-mismatch error"), "{exists:?}");
     run(["remove", path]).ended(0);
     create(&[]).ended(0);
     assert_eq!(bound(), "at most 199 in any 1m");

@@ -157,29 +157,6 @@ fn creates_where_the_declaration_says() {
 }
 
 #[test]
-fn creates_only_if_missing_when_asked_to() {
-    let directory = directory();
-    let path = create(directory.path());
-    let again = |capacity: &str| {
-        let calls = format!("requests={capacity}/1d");
-        run([
-            "create",
-            "--if-missing",
-            "--set",
-            "api",
-            "--calls",
-            &calls,
-            "--concurrency",
-            "in_flight=4",
-            text(&path),
-        ])
-    };
-    assert!(again("10").ended(0).stdout.starts_with("found "));
-    let other = again("11").ended(78);
-    assert!(other.stderr.contains("requests"), "{other:?}");
-}
-
-#[test]
 fn text_and_json_of_an_inspection_agree() {
     let (_directory, path, api) = created();
     let permits: Vec<_> = (0..5)

@@ -29,7 +29,7 @@ use crate::uninterrupted::Uninterrupted;
 ///
 /// With --all, it creates all segments of a host, from a directory with a declaration for each:
 ///
-///     limitctl create --if-missing --all /etc/shmlimit /run/shmlimit
+///     limitctl create --on-mismatch apply --all /etc/shmlimit /run/shmlimit
 ///
 /// The file appears complete or not at all, and an existing one is not touched unless --on-mismatch says so. All of its memory is reserved at once. Prints how much of it each set takes for rows of keys, holds and waiters; with --dry-run, it only prints that and creates nothing.
 #[derive(Args, Debug)]
@@ -105,14 +105,8 @@ pub struct Create {
     ///
     /// In a directory, each set has a header and process records of its own. A container's /dev/shm has 64 MB unless it
     /// is given more.
-    #[arg(long, conflicts_with_all = ["if_missing", "on_mismatch"])]
-    dry_run: bool,
-
-    /// Succeed if the segment already exists with the same declaration
-    ///
-    /// The same as --on-mismatch error.
     #[arg(long, conflicts_with = "on_mismatch")]
-    if_missing: bool,
+    dry_run: bool,
 
     /// Open the segment if it already exists, and say what to do if it has another declaration
     ///
@@ -222,12 +216,11 @@ impl Create {
     /// Creates a segment, or finds or changes it, and reports that.
     fn create(&self, declaration: &Declaration, path: &Path) -> Result<(), Failure> {
         let options = OpenOptions::new();
-        let way = self.on_mismatch.or(self.if_missing.then_some(OnMismatch::Error));
         // Kept open, so that its successor does not get the same inode number.
         let former = SegmentReader::open(path).ok();
         let former_files = former.as_ref().and(identity(path));
         let uninterrupted = Uninterrupted::begin()?;
-        let outcome = match way {
+        let outcome = match self.on_mismatch {
             Some(way) => options.on_mismatch(way).open_or_create(path, declaration),
             None => options.create(path, declaration),
         };
@@ -238,7 +231,7 @@ impl Create {
             if exists {
                 failure
                     .message
-                    .push_str("; with --if-missing, one that has the same declaration is enough");
+                    .push_str("; with --on-mismatch error, one that has the same declaration is enough");
             }
             failure
         })?;
