@@ -17,6 +17,7 @@ use shmlimit_fleet::protocol::{
 use shmlimit_fleet::{Grant, StoreAnswer, Terms};
 
 use crate::requests::{keyed, load_with_clock, request};
+use crate::rules::{backlog, calendar, window};
 use crate::scene::{Server, server_program};
 use crate::seen::Seen;
 
@@ -144,26 +145,12 @@ fn micros(of: Duration) -> u64 {
 }
 
 fn rules() -> Vec<LeasedRule> {
-    let calendar = |capacity, window, utc_offset_minutes, week_start| LeasedRule::Calendar {
-        capacity,
-        window,
-        utc_offset_minutes,
-        week_start,
-    };
-    let backlog = |capacity, seconds, burst| LeasedRule::Backlog {
-        capacity,
-        window: Duration::from_secs(seconds),
-        burst,
-    };
     vec![
         backlog(1_000, 1, 3_000),
         backlog(10_007, 86_400, 50),
         backlog(10, 60, 5),
         backlog(1, 3, 1),
-        LeasedRule::Window {
-            capacity: 500,
-            window: Duration::from_secs(7),
-        },
+        window(500, 7),
         calendar(4_000, Window::Month, -60, Weekday::Monday),
         calendar(4_000, Window::Week, 330, Weekday::Sunday),
         calendar(900, Window::Day, 0, Weekday::Monday),
@@ -556,11 +543,7 @@ fn in_turn(rule: LeasedRule, hosts: &[(u64, u64)]) -> Vec<(u64, u64)> {
 }
 
 fn ten_thousand_a_second() -> LeasedRule {
-    LeasedRule::Backlog {
-        capacity: 10_000,
-        window: Duration::from_secs(1),
-        burst: 1_000,
-    }
+    backlog(10_000, 1, 1_000)
 }
 
 /// One of them wants a hundred times as much.
@@ -583,12 +566,7 @@ fn hosts_that_want_more_of_a_key_than_there_is_get_the_same_and_together_the_rat
 fn a_host_that_uses_a_busy_key_now_and_then_is_served() {
     let served = in_turn(ten_thousand_a_second(), &[(5, 20_000), (7, 20_000), (20, 1)]);
     assert_eq!(served[2], (50, 0), "{served:?}");
-    // A window of a million for all.
-    let window = LeasedRule::Window {
-        capacity: 1_000_000,
-        window: Duration::from_secs(86_400),
-    };
-    let served = in_turn(window, &[(5, 500), (7, 500), (20, 1)]);
+    let served = in_turn(window(1_000_000, 86_400), &[(5, 500), (7, 500), (20, 1)]);
     assert_eq!(served[2], (50, 0), "{served:?}");
 }
 
@@ -598,11 +576,7 @@ fn what_ran_out_with_a_lease_is_charged_once_and_credited_to_one_report() {
     let declared = LeasedLimit {
         kind: Kind::Calls,
         unit: "1".to_owned(),
-        rule: LeasedRule::Backlog {
-            capacity: 100,
-            window: Duration::from_secs(1_000_000),
-            burst: 100,
-        },
+        rule: backlog(100, 1_000_000, 100),
         lease: Duration::from_secs(1),
     };
     let terms = Terms::new(&declared, 0).expect("countable");

@@ -7,6 +7,7 @@ mod keyed_model;
 mod model;
 mod problems;
 mod requests;
+mod rules;
 #[path = "../scene/mod.rs"]
 mod scene;
 mod seen;

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::requests::load_with_clock;
+use crate::rules::{backlog, calendar, window};
 use crate::scene::{Server, server_program};
 use crate::seen::Seen;
 use fastrand::Rng;
@@ -117,27 +118,10 @@ impl Host {
 }
 
 fn rules() -> Vec<LeasedRule> {
-    let calendar = |capacity, window, utc_offset_minutes, week_start| LeasedRule::Calendar {
-        capacity,
-        window,
-        utc_offset_minutes,
-        week_start,
-    };
     vec![
-        LeasedRule::Backlog {
-            capacity: 1_000,
-            window: Duration::from_secs(1),
-            burst: 3_000,
-        },
-        LeasedRule::Backlog {
-            capacity: 10_007,
-            window: Duration::from_secs(86_400),
-            burst: 50,
-        },
-        LeasedRule::Window {
-            capacity: 5_000,
-            window: Duration::from_secs(7),
-        },
+        backlog(1_000, 1, 3_000),
+        backlog(10_007, 86_400, 50),
+        window(5_000, 7),
         calendar(40_000, Window::Month, -60, Weekday::Monday),
         calendar(40_000, Window::Week, 330, Weekday::Sunday),
         calendar(9_000, Window::Day, 0, Weekday::Monday),
@@ -361,11 +345,7 @@ fn hosts_that_want_without_end_are_granted_the_same_however_often_they_ask() {
     let declared = LeasedLimit {
         kind: Kind::Rate,
         unit: "1".to_owned(),
-        rule: LeasedRule::Backlog {
-            capacity: 20_000,
-            window: Duration::from_secs(1),
-            burst: 10_000,
-        },
+        rule: backlog(20_000, 1, 10_000),
         lease: Duration::from_secs(1),
     };
     let terms = Terms::new(&declared, 0).expect("countable");
