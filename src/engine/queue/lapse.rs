@@ -1,9 +1,9 @@
 //! A grant that nobody collects lapses: it is undone, and its ticket is passed over until the owner looks.
 //!
-//! A process whose grant has lapsed is *silent*: any of its tickets that it has not looked at since is passed over when its
-//! turn comes, instead of getting a grant that would have to lapse too. So a silent process delays those behind it by one
-//! grace period, however many tickets it has. A ticket that is passed over keeps its number, and is put back in that place
-//! when its owner looks.
+//! A process whose grant has lapsed, because it is stopped or its event loop is blocked, is *silent*: any of its
+//! tickets that it has not looked at since is passed over when its turn comes, instead of getting a grant that would
+//! have to lapse too. So a silent process delays those behind it by one grace period, however many tickets it has. A
+//! ticket that is passed over keeps its number, and is put back in that place when its owner looks.
 //!
 //! Every waiter looks at least once a second, or once a grace period if that is shorter, and then sleeps until the first
 //! grant lapses. So progress never depends on the process that got the grant.
