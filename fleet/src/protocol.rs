@@ -28,7 +28,7 @@ const PROTOCOL: u32 = 1;
 const MODULUS: u64 = 1 << 52;
 /// The largest number that the script of limits by key can hold.
 const MAX_EXACT: u64 = (1 << 53) - 1;
-/// The digits of names, as in URLs.
+/// The digits of names: those of base64 for URLs.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The key of a limit. In a cluster, the text between the braces determines where it is placed.
@@ -37,7 +37,7 @@ pub fn store_key(key: &str) -> String {
     format!("shmlimit:{{{key}}}")
 }
 
-/// Which of the 64 partitions of a limit has a key: the last six bits of its hash.
+/// The partition that a key belongs to, of the 64 that a limit has: the last six bits of its hash.
 #[must_use]
 pub fn partition_of(hash: u128) -> u8 {
     (hash & 0x3f) as u8
@@ -50,8 +50,8 @@ pub fn partition_key(key: &str, partition: u8) -> String {
     format!("shmlimit:{{{key}/{partition:02}}}")
 }
 
-/// The key of one key of a limit: that of its partition, and the hash in 22 digits, as in URLs, the highest first. The
-/// hash itself would be six bytes shorter, but people could not read, copy, or delete what they see.
+/// The name of the store's key for one key of a limit: that of its partition, followed by 22 digits of the hash, the most
+/// significant first. The hash itself would be six bytes shorter, but people could not read, copy or delete what they see.
 #[must_use]
 pub fn name_of_key(key: &str, hash: u128) -> String {
     let mut name = partition_key(key, partition_of(hash));
@@ -77,7 +77,7 @@ pub fn add_arguments(command: &mut Cmd, run: &str, terms: &Terms, request: &Leas
         .arg(request.ungranted % MODULUS);
 }
 
-/// The same for the script of limits by key, for keys of one partition of a limit, all counted alike.
+/// The same for the script of limits by key. All keys belong to one partition of a limit, and are counted by the same terms.
 pub fn add_keyed_arguments(
     command: &mut Cmd,
     run: &str,

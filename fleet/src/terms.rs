@@ -50,7 +50,7 @@ pub enum TermsError {
         given_nanos: u128,
     },
     /// The library is newer than this client.
-    #[error("{declared}: this version of the client has no such limit, update it")]
+    #[error("{declared}: this version of the client does not know such limits: update it")]
     Unknown {
         /// The declaration.
         declared: String,
@@ -123,7 +123,7 @@ impl Terms {
             quantum: 1,
             lease,
             window: None,
-            // Far above any version of a declaration, where the store's exact numbers end.
+            // The store's numbers are exact up to here, which is far above any version of a declaration.
             version: version.min(saturated(MAX_EXACT)),
             fingerprint: declared.to_string(),
         };

@@ -1,4 +1,4 @@
-"""The pictures in the documentation, and panels side by side, each with curves over seconds."""
+"""Draws the pictures of the documentation, and panels side by side with curves over time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOP = 34
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: where it is on its picture, and what it shows."""
+    """A panel: its place in the picture, and its scales."""
 
     left: float
     width: float
@@ -21,7 +21,7 @@ class Panel:
     highest: float
 
     def at(self, second: float, value: float) -> tuple[float, float]:
-        """Where the picture shows a value at an instant."""
+        """The position of a value at an instant."""
         return self.left + self.width * second / self.seconds, TOP + self.height * (1 - value / self.highest)
 
     def axes(self, title: str, every_second: int, every_value: int) -> list[str]:
@@ -51,7 +51,7 @@ def picture(width: float, height: float, lines: Iterable[str]) -> str:
 
 
 def main(description: str | None, draw: Callable[[], str]) -> None:
-    """Runs a program that only draws a picture, where `--picture` says."""
+    """The main function of a program that draws a picture into the file that `--picture` names."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--picture", type=Path, required=True, help="where to draw it")
     parser.parse_args().picture.write_text(draw())

@@ -4,8 +4,8 @@
 
 A provider counts requests and tokens over every window, and answers 429 with `Retry-After` to what is over. Four
 processes of 24 tasks ask it as often as they may: each task on its own, by a loop that retries as clients do; with
-`shmlimit.llm`; with token-throttle on SQLite, if that is installed (it needs Python 3.12); and with LiteLLM's router on
-Redis, if `litellm`, `redis` and `redis-server` are. Its quotas are of a minute, so it knows no more than the rate. The
+`shmlimit.llm`; with token-throttle on SQLite, if that is installed (it needs Python 3.12); and with LiteLLM's router
+on Redis, if `litellm`, `redis` and `redis-server` are. LiteLLM's quotas are per minute, so it only knows the rate. The
 processor's time is that of the four processes.
 """
 
@@ -45,7 +45,7 @@ SLACK = 0.1
 
 
 class Provider:
-    """Counts over the window that ends now, whenever that is."""
+    """Counts what it served in the window that ends now, at every instant."""
 
     def __init__(self, window: float) -> None:
         self.window = window
@@ -53,7 +53,7 @@ class Provider:
         self.served = self.tokens = self.refused = 0
 
     def answer(self, prompt: int) -> dict[str, Any]:
-        """Status, and what was used or when to come again."""
+        """The status, and what was used or when to try again."""
         now = time.monotonic()
         while self.taken and self.taken[0][0] <= now - self.window:
             self.taken.popleft()
@@ -68,7 +68,7 @@ class Provider:
 
 
 def serve(line: Connection, window: float) -> None:
-    """The main function of the provider's process: tells its port, and at the end what it counted."""
+    """The main function of the provider's process: sends its port, and at the end what it counted."""
     counts = Provider(window)
     provider.serve(line, counts.answer, (0.05, 0.3), lambda: (counts.served, counts.tokens, counts.refused))
 
@@ -78,7 +78,7 @@ Ask = Callable[[Send, int, float], Awaitable[None]]
 
 
 async def retries(send: Send, prompt: int, _left: float) -> None:
-    """As clients do: after what the provider says, or longer with each attempt, and a random part."""
+    """As clients do: waits as long as the provider says, or longer with each attempt, and a random time more."""
     for attempt in range(20):
         answer = await send(prompt)
         if answer.status_code != 429:
@@ -137,7 +137,7 @@ def with_token_throttle(directory: Path, window: float) -> Ask:
 
 
 def with_litellm(directory: Path, window: float) -> Ask:
-    """LiteLLM's router, on Redis, with a model that is asked like those of the others."""
+    """LiteLLM's router, on Redis, with a model that asks the same provider."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     litellm: Any = importlib.import_module("litellm")
     logging.disable()
@@ -175,7 +175,7 @@ def with_litellm(directory: Path, window: float) -> Ask:
 
 @contextmanager
 def redis(directory: Path) -> Iterator[None]:
-    """A server of Redis, whose port is written down where its clients look."""
+    """A Redis server, whose port is in a file that its clients read."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     (directory / "port").write_text(port)
@@ -208,7 +208,7 @@ def work(contender: str, directory: Path, port: int, seconds: float, window: flo
         async def send(prompt: int) -> Any:
             return await provider.ask(reader, writer, prompt)
 
-        # In Python 3.10, that of asyncio is another.
+        # In Python 3.10, asyncio raises one of its own.
         with suppress(TimeoutError, asyncio.TimeoutError):
             while (left := until - time.monotonic()) > 0:
                 await asyncio.wait_for(ask(send, random.randint(50, 300), left), left)

@@ -29,7 +29,7 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parent
 PACKAGE = EXAMPLES.parent
-# For everything that must happen some time.
+# How long to wait for whatever must happen in the end.
 PATIENCE = 120.0
 
 FRAMEWORKS = (
@@ -67,7 +67,7 @@ def application(environ, start_response):
 
 
 class Provider(http.server.BaseHTTPRequestHandler):
-    """Stands for a language model: every answer took 120 tokens."""
+    """Stands in for a language model: every answer takes 120 tokens."""
 
     def do_POST(self) -> None:
         """Answers."""
@@ -248,7 +248,7 @@ def ask(port: int, path: str, body: bytes | None = None) -> int:
 
 
 def expect(is_so: bool, otherwise: object) -> None:
-    """Ends the program if something is not as it should be."""
+    """Ends the program if something is not as expected."""
     if not is_so:
         raise SystemExit(f"not as expected: {otherwise}")
 

@@ -1,4 +1,4 @@
-"""Two hosts share a quota that each tenant has: what one of them admits, the other does not.
+"""Two hosts share a quota for each tenant: what one of them admits, the other does not.
 
     redis-server --port 6379 &
     python python/examples/tenants_over_hosts.py redis://127.0.0.1:6379
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import shmlimit as sl
 
-# A hundred requests a day of each tenant, on all hosts together. Nothing is admitted before the store has answered, so
+# A hundred requests a day for each tenant, on all hosts together. Nothing is admitted before the store has answered, so
 # that no tenant ever gets more; whoever wants more waits for the answer, at most for a second.
 SHARED = {"key": "example/tenants/requests", "unleased": 0, "cold_wait": "1s"}
 TENANTS = sl.LimitSet(

@@ -63,7 +63,7 @@ impl Declaration {
 
     /// The declaration as TOML in canonical form: the same text for all declarations that mean the same, with every
     /// default written out, so that it keeps its meaning if defaults change. A leaky bucket declared by `rate` and
-    /// `interval` stays so.
+    /// `interval` is written so.
     ///
     /// # Errors
     ///
@@ -84,7 +84,8 @@ impl Declaration {
     }
 }
 
-/// What TOML writes of something; empty if that fails. Goes by the text: a second serializer is thirty kilobytes of a program.
+/// A value as a table; empty if TOML cannot express it. Parses what was written, because a second serializer would add thirty
+/// kilobytes to a program.
 pub(super) fn as_table(value: &impl Serialize) -> Table {
     let text = toml::to_string(value).unwrap_or_default();
     text.parse().unwrap_or_default()

@@ -46,8 +46,8 @@ impl Histogram {
         self.buckets.values().map(|(hosts, _)| hosts).sum()
     }
 
-    /// The level up to which each host gets what it wants if `supply` is divided fairly, rounded up, but at least 1, and
-    /// down; `None` if all wants are met.
+    /// The level up to which each host gets what it wants if `supply` is divided fairly: rounded up, to at least 1, and
+    /// rounded down. `None` if all wants are met.
     pub(super) fn fair_level(&self, supply: u64) -> Option<(u64, u64)> {
         let wanted: u64 = self.buckets.values().map(|(_, sum)| sum).sum();
         if wanted <= supply {

@@ -21,7 +21,7 @@ use crate::store::server::{Results, ask_memory, ask_server, ask_together, evicts
 use crate::store::timeouts::Timeouts;
 use crate::terms::Terms;
 
-/// How long sentinels may take to confirm the primary. It goes on as such if none of them does.
+/// How long sentinels may take to confirm the primary. If none of them answers, it is taken to be the primary still.
 const CONFIRMATION: Duration = Duration::from_millis(250);
 
 /// If a server has closed an idle connection, the next exchange fails within this time, and is repeated on a new one.
@@ -84,8 +84,8 @@ impl StoreClient {
         &self.address
     }
 
-    /// The longest that it may take to get answers, or to give up, according to the timeouts. Not
-    /// included is the resolution of server names, which the system does in its own time.
+    /// The longest that it may take to get answers, or to give up, according to the timeouts. That leaves out resolving the
+    /// names of servers, which the system does in its own time.
     pub(crate) fn longest_exchange(&self) -> Duration {
         let Timeouts { connect, answer } = self.timeouts;
         match &self.address.topology {
@@ -143,7 +143,7 @@ impl StoreClient {
         Ok(answers)
     }
 
-    /// Makes the calls over the connection that there is, or over a new one.
+    /// Makes the calls over the existing connection, or over a new one.
     fn exchange(&mut self, calls: &[Call<'_>]) -> Result<(Link, Results), RedisError> {
         let known = self.link.take();
         let (mut link, is_new) = match known.filter(|link| self.is_still_primary(link)) {
@@ -300,7 +300,7 @@ impl StoreClient {
         found.map_or(true, |found| found == *node)
     }
 
-    /// The address of the primary according to the sentinels. Each answer finds out whether it still is that.
+    /// The address of the primary according to the sentinels. Whether it still is the primary is found out with each exchange.
     fn primary(
         &mut self,
         sentinels: &[Node],
@@ -334,7 +334,7 @@ impl StoreClient {
         sentinels::answer(sentinels::question(name).query(&mut connection)?)
     }
 
-    /// Does something with the servers of a cluster.
+    /// Lets `act` reach the servers of a cluster.
     fn reaching<T>(&self, act: impl FnOnce(&Reach<'_>) -> T) -> T {
         let client = |node: &Node| self.server(node, self.settings());
         act(&Reach {

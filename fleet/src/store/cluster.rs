@@ -28,7 +28,7 @@ type Opened = Result<(Connection, Option<String>), RedisError>;
 /// The connection to one server.
 enum Line {
     Open(Box<Connection>),
-    /// A thread is connecting. An exchange waits for it, unless the one before failed: that server may be silent.
+    /// A thread is connecting. An exchange waits for it, unless the connection before failed: the server may be silent.
     Opening {
         after: Option<RedisError>,
     },
@@ -41,7 +41,7 @@ pub(super) struct Cluster {
     slots: Slots,
     /// The servers that the URL names. One of them may know more than those that have slots.
     named: Vec<Node>,
-    /// What failed since the slots were last asked for. Others may have its slots now.
+    /// The servers that have failed since the slots were last asked for. Others may have their slots now.
     doubted: HashSet<Node>,
     /// The server that last said where the slots are.
     informant: Option<Node>,
@@ -106,8 +106,8 @@ impl Cluster {
         with_slots.next().map(|(_, policy)| policy.as_str())
     }
 
-    /// Makes each call at the server that has its keys, at all servers at the same time. Takes no longer than to connect
-    /// and three times the timeout of answers.
+    /// Makes each call to the server that has its keys, and to all servers at the same time. Takes no longer than connecting
+    /// and three times the timeout for answers.
     pub(super) fn ask(&mut self, reach: &Reach<'_>, scripts: &Scripts, calls: &[Call<'_>]) -> Results {
         let longest = reach.timeouts.connect + 2 * reach.timeouts.answer;
         while let Ok((node, opened)) = self.opened.try_recv() {
@@ -180,7 +180,7 @@ impl Cluster {
         }
     }
 
-    /// Makes calls at several servers at the same time. What has failed is connected to again.
+    /// Makes calls to several servers at the same time, and connects again to those whose connections have failed.
     fn ask_at_once(
         &mut self,
         reach: &Reach<'_>,
@@ -246,8 +246,8 @@ impl Cluster {
         outcomes
     }
 
-    /// Makes a call at the server to which its slot is on its way. It sends the text of the script, because the server
-    /// is allowed one command only.
+    /// Makes a call to the server that its slot is moving to. Sends the text of the script, because ASKING is good for one
+    /// command only.
     fn ask_where_it_moves(
         &mut self,
         reach: &Reach<'_>,
@@ -394,7 +394,7 @@ impl Cluster {
     }
 }
 
-/// Does something on a thread of its own, or on this one if the system starts none.
+/// Runs `act` on a thread of its own, or on this one if the system starts none.
 fn beside(thread: thread::Builder, act: impl Fn() + Clone + Send + 'static) {
     let on_a_thread = act.clone();
     if thread
@@ -441,7 +441,7 @@ fn connect(client: &Client, timeout: Duration) -> Opened {
     let mut connection = client.get_connection_with_timeout(timeout)?;
     let mut questions = slots::question();
     ask_memory(&mut questions);
-    // Whatever it says to the first: what is wrong is found when it is asked for something.
+    // Any answer will do: whatever is wrong is found when it is asked for something.
     let told = ask_together(&mut connection, deadline, &questions)?;
     Ok((connection, told.into_iter().next_back().and_then(evicts_by)))
 }
@@ -485,7 +485,7 @@ fn no_server() -> RedisError {
 mod tests {
     use super::*;
 
-    /// With more stack than there is memory, as where the system has no room for another thread.
+    /// With more stack than there is memory: such a thread cannot be started.
     fn no_thread() -> thread::Builder {
         thread::Builder::new().stack_size(1 << 60)
     }

@@ -1,4 +1,4 @@
-//! Calls of scripts at one server.
+//! Calling the scripts of one server.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub(super) type Results = Vec<Result<Value, RedisError>>;
 ///
 /// # Errors
 ///
-/// What was wrong with the connection, which is of no use any more: an answer may still be on its way.
+/// Whatever was wrong with the connection. It is of no use any more: an answer may still be on its way.
 pub(super) fn ask_together(
     connection: &mut Connection,
     deadline: Instant,
@@ -25,7 +25,7 @@ pub(super) fn ask_together(
     connection.send_packed_command(&commands.get_packed_pipeline())?;
     let mut results = Results::with_capacity(commands.len());
     while results.len() < commands.len() {
-        // `Pipeline::query` would wait anew for each answer, also after one was too late.
+        // `Pipeline::query` would start the timeout again for each answer, even after one that was late.
         limit(connection, deadline)?;
         match connection.recv_response()? {
             Value::Push { .. } => {}
@@ -45,8 +45,8 @@ fn limit(connection: &Connection, deadline: Instant) -> Result<(), RedisError> {
     connection.set_write_timeout(left)
 }
 
-/// Calls scripts of one server, until `deadline`. `checks_role`: the answers only count if the server then still is a
-/// primary, also in its own view. Where it is not, it may have been told so before it granted anything.
+/// Calls scripts of one server, until `deadline`. With `checks_role`, the answers only count if the server still says that it
+/// is a primary after them. If it does not, it may have lost that role before it granted anything.
 pub(super) fn ask_server(
     connection: &mut Connection,
     deadline: Instant,
@@ -71,8 +71,8 @@ pub(super) fn ask_server(
     Ok(results)
 }
 
-/// Makes the calls again of which a server does not have the script, all in one pipeline. The first of each script brings
-/// its text, and the server has it from then on.
+/// Repeats the calls whose script the server does not have, all in one pipeline. The first call of each script brings its
+/// text, and the server has it from then on.
 fn bring_scripts(
     connection: &mut Connection,
     deadline: Instant,
@@ -101,7 +101,7 @@ fn bring_scripts(
     let again = ask_together(connection, deadline, &commands)?;
     for (position, result) in missing.into_iter().zip(again) {
         results[position] = if is_missing_script(&result) {
-            // The text was not taken, and what the server said to it is why.
+            // The server did not take the text, and its answer to that says why.
             results[bringers[calls[position].script()]].clone()
         } else {
             result
@@ -136,8 +136,8 @@ pub(super) fn ask_memory(questions: &mut Pipeline) {
     questions.cmd("INFO").arg("memory");
 }
 
-/// The policy, from the answer. A server without a bound on its memory evicts nothing; one that does not say is taken for
-/// one that does not.
+/// The policy, from the answer. A server without a bound on its memory evicts nothing, and one that does not say is assumed
+/// not to.
 pub(super) fn evicts_by(memory: Result<Value, RedisError>) -> Option<String> {
     let memory = text(memory)?;
     let is_bounded = field(&memory, "maxmemory").is_some_and(|bytes| bytes != "0");

@@ -1,8 +1,9 @@
-"""What ThrottleKit's documentation shows of its axes, with these limits.
+"""ThrottleKit's axes, as its documentation shows them, with these limits.
 
 python python/examples/moving/from_throttlekit.py
 
-ThrottleKit decides in a Node process or in Redis; beside each line is what its documentation says to call.
+ThrottleKit decides in a Node process or in Redis. Each line that this prints begins with the call that its
+documentation shows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ CLOCK = sl.VirtualClock()
 
 
 def main() -> None:
-    """Goes through them."""
+    """Shows each of them."""
     with tempfile.TemporaryDirectory() as directory:
         segment = sl.open(
             os.path.join(directory, "api.limits"),

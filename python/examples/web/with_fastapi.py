@@ -1,4 +1,4 @@
-"""A dependency of FastAPI: what a path costs is reserved, and settled when it is known.
+"""A dependency of FastAPI: reserves what a request may cost, and settles once its cost is known.
 
 Run it: `python python/examples/web/with_fastapi.py`.
 """

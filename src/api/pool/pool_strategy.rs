@@ -36,7 +36,7 @@ words!(PoolStrategy, "a strategy of pools", {
 /// The sets to ask, in order.
 pub(super) type Order = SmallVec<[usize; 8]>;
 
-/// Where the choosing stands. It is per process: a forked child that finds its parent's position starts afresh.
+/// Whose turn it is. Each process has its own: a forked child that finds its parent's position starts afresh.
 #[derive(Debug, Default)]
 pub(super) struct Position {
     /// The participant that the position belongs to; zero for none.

@@ -96,7 +96,7 @@ fn not_answered(error: io::Error) -> Failure {
     Failure::problem(format!("cannot write the answer: {error}"))
 }
 
-/// The failure where something cannot be written as JSON.
+/// The failure to write something as JSON.
 pub fn not_json(error: serde_json::Error) -> Failure {
     Failure::problem(format!("cannot write JSON: {error}"))
 }
@@ -106,7 +106,7 @@ fn terminal_safe(json: serde_json::Result<String>) -> Result<String, Failure> {
     let json = json.map_err(not_json)?;
     let mut text = String::with_capacity(json.len() + 1);
     for character in json.chars() {
-        // Line breaks are between values: within texts they are escaped.
+        // A line break is always between values: within strings it is escaped.
         if character == '\n' || sanitise::is_harmless(character) {
             text.push(character);
         } else {
@@ -119,11 +119,11 @@ fn terminal_safe(json: serde_json::Result<String>) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// TOML without comments, in which characters that a terminal might obey are escaped. It reads back as the same.
+/// TOML without comments, in which characters that a terminal might obey are escaped. It reads back the same.
 fn terminal_safe_toml(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;
-    // Between texts there are only bare names, numbers and the like.
+    // Outside of strings there are only bare names, numbers and the like.
     while let Some(start) = rest.find(['"', '\'']) {
         let quote = &rest[start..=start];
         let is_long = rest[start..].starts_with(&quote.repeat(3));
@@ -138,7 +138,7 @@ fn terminal_safe_toml(text: &str) -> String {
     safe
 }
 
-/// Where a text of TOML ends that is delimited like this.
+/// Where a string of TOML with this delimiter ends.
 fn end_of_text(text: &str, delimiter: &str) -> Option<usize> {
     let mut at = 0;
     while !text[at..].starts_with(delimiter) {
@@ -146,7 +146,7 @@ fn end_of_text(text: &str, delimiter: &str) -> Option<usize> {
         at += usize::from(escapes);
         at += text.get(at..)?.chars().next()?.len_utf8();
     }
-    // A text of several lines may itself end with quotes.
+    // A string of several lines may itself end with quotes.
     while delimiter.len() > 1 && text[at + delimiter.len()..].starts_with(&delimiter[..1]) {
         at += 1;
     }
@@ -159,7 +159,7 @@ fn push_safe_text(safe: &mut String, body: &str, delimiter: &str) {
         safe.extend([delimiter, body, delimiter]);
         return;
     }
-    // Between apostrophes nothing can be escaped.
+    // Nothing can be escaped between apostrophes.
     let is_literal = delimiter.starts_with('\'');
     let delimiter = delimiter.replace('\'', "\"");
     safe.push_str(&delimiter);

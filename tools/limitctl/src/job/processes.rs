@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 use nix::libc::{self, c_int};
 use nix::unistd::Pid;
 
-/// Sends a signal to an existing process: this one, or a child that was not waited for.
+/// Sends a signal to an existing process: this one, or a child that has not been waited for.
 pub fn send(process: Pid, signal: c_int) {
     // A failure for lack of permission, because the command now belongs to another user, cannot be helped.
     // SAFETY: the call touches no memory of this process.

@@ -123,7 +123,7 @@ fn users(screen: &Screen, set: &SetSnapshot, [age, what]: [&str; 2]) -> (String,
     (heading, screen.users(set).iter().map(line).collect())
 }
 
-/// What somebody holds or asks for, of which key and what for.
+/// What a user holds or asks for, of which key, and for what.
 fn described(set: &SetSnapshot, user: &User<'_>) -> String {
     let mut text = amounts(set, user.amounts);
     if let Some(of) = user.key {
