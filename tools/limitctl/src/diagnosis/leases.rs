@@ -140,6 +140,13 @@ fn without_duty(look: &Look, fleet: &FleetSnapshot) -> Finding {
             "one that the store denies something leaves that to others, and tries again after a second",
         );
     }
+    if look.snapshot().participants.iter().all(|it| !it.alive) {
+        return Finding::note(
+            "no_duty",
+            "no process uses the segment, so none asks the store for leases",
+            "nobody is refused because of it; what is leased counts as spent once its lease ends, and places are free again",
+        );
+    }
     let whose = match owner {
         Some(owner) => format!(
             "{}, which asked the store for leases, is dead",

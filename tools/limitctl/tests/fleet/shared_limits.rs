@@ -313,9 +313,9 @@ fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
         let kind = |finding: &serde_json::Value| finding["finding"].as_str().expect("a word").to_owned();
         found.iter().map(kind).collect()
     };
+    let segment = Segment::open(&path).expect("a segment");
     assert!(kinds(&path).contains(&"no_duty".to_owned()));
 
-    let segment = Segment::open(&path).expect("a segment");
     let duty = segment.fleet().try_take_duty().expect("works").expect("free");
     let asked = duty.ask().expect("works").remove(0);
     let reply = all_of(asked.request(), 7);
@@ -355,6 +355,26 @@ fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
         found.contains(&"store_not_permitted".to_owned()) && !found.contains(&"no_duty".to_owned()),
         "{found:?}"
     );
+}
+
+/// As after the last job of `limitctl exec`: nobody is refused because nobody asks.
+#[test]
+fn a_segment_that_no_process_uses_lacks_none_that_asks() {
+    let directory = directory();
+    let path = create_declared(directory.path(), "limits", DECLARED);
+    let no_duty = || {
+        let report = run(["doctor", "--json", text(&path)]).ended(0).json();
+        let found = report["segments"][0]["findings"].as_array().expect("findings");
+        let found = found.iter().find(|finding| finding["finding"] == "no_duty");
+        found.map(|finding| finding["severity"].to_string())
+    };
+    assert_eq!(no_duty().as_deref(), Some("\"note\""));
+    let segment = Segment::open(&path).expect("a segment");
+    assert_eq!(no_duty().as_deref(), Some("\"warning\""));
+    drop(segment.fleet().try_take_duty().expect("works").expect("free"));
+    assert_eq!(no_duty().as_deref(), Some("\"warning\""));
+    drop(segment);
+    assert_eq!(no_duty().as_deref(), Some("\"note\""));
 }
 
 #[test]
