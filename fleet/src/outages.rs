@@ -40,9 +40,12 @@ impl fmt::Display for StoreEvent<'_> {
         match self {
             Self::Out { problem } => write!(f, "no leases come from the store: {problem}"),
             Self::Back { problem, after } => {
-                match problem.key() {
-                    Some(key) => write!(f, "limit {key} is no longer refused by the store")?,
-                    None => write!(f, "the store answers again")?,
+                match problem {
+                    StoreError::Unavailable { at, .. } => write!(f, "the store at {at} answers again")?,
+                    _ => match problem.key() {
+                        Some(key) => write!(f, "limit {key} is no longer refused by the store")?,
+                        None => write!(f, "the store answers again")?,
+                    },
                 }
                 write!(f, ", after {:.1} s", after.as_secs_f64())
             }
@@ -68,8 +71,9 @@ pub(crate) struct Outages {
 /// What is reported separately, so that a problem that lasts hides no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
-    /// A store, whatever it says in the course of an outage: it may refuse connections, then load, then be a replica.
-    Store(String),
+    /// A store, or a server of a cluster, by where it is. Whatever it says in the course of an outage: it may refuse
+    /// connections, then load, then be a replica.
+    Store { store: String, at: Option<String> },
     /// A problem that only a person can end, or that may concern only some limits of a store, by the key that it names.
     Limit {
         store: String,
@@ -81,14 +85,24 @@ enum Subject {
 impl Subject {
     fn of(problem: &StoreError, store: &str) -> Self {
         let (store, key) = (store.to_owned(), problem.key().map(str::to_owned));
+        let at = match problem {
+            StoreError::Unavailable { at, .. } => Some(at.clone()),
+            _ => None,
+        };
         match problem.problem() {
             // It passes with the next request.
-            StoreProblem::Stale => Self::Store(store),
+            StoreProblem::Stale => Self::Store { store, at },
             problem if key.is_some() || problem == StoreProblem::NotPermitted => {
                 Self::Limit { store, key, problem }
             }
-            _ => Self::Store(store),
+            _ => Self::Store { store, at },
         }
+    }
+}
+
+impl Subject {
+    fn is_store(&self) -> bool {
+        matches!(self, Self::Store { .. })
     }
 }
 
@@ -148,14 +162,21 @@ impl Outages {
             problem,
         } in attempts
         {
-            for lasting in &mut self.lasting {
-                lasting.failing.remove(&limit);
+            let mut since_before = None;
+            for (index, lasting) in self.lasting.iter_mut().enumerate() {
+                if lasting.failing.remove(&limit).is_some() && lasting.subject.is_store() {
+                    since_before = Some(index);
+                }
             }
             let Some(problem) = problem else { continue };
             let subject = Subject::of(&problem, &limit.store);
             let missed_until = now + ASKED_AGAIN.max(2 * lease);
-            let mut known = self.lasting.iter_mut().chain(&mut begun);
-            if let Some(known) = known.find(|lasting| lasting.subject == subject) {
+            // While a limit of a cluster is not answered, it may be asked for at one server after the other.
+            let is_same = |(index, lasting): &(usize, &mut Lasting)| {
+                lasting.subject == subject || (subject.is_store() && since_before == Some(*index))
+            };
+            let known = self.lasting.iter_mut().chain(&mut begun).enumerate();
+            if let Some((_, known)) = known.into_iter().find(is_same) {
                 known.failing.insert(limit, missed_until);
             } else {
                 begun.push(Lasting {
@@ -269,6 +290,35 @@ mod tests {
         assert_eq!(scene.told(600, &[("b", out)]), ["out timed_out"]);
         assert!(scene.told(700, &[("a", None)]).is_empty());
         assert_eq!(scene.told(6_000, &[("a", None)]), ["back timed_out"]);
+    }
+
+    #[test]
+    fn servers_of_a_cluster_that_go_out_one_after_the_other_are_told_of_one_by_one() {
+        let mut scene = Scene::new();
+        let at = |server: &str, problem| StoreError::Unavailable {
+            at: format!("{server} of redis+cluster://host"),
+            problem,
+            name: String::new(),
+            reason: String::new(),
+        };
+        let (one, loading) = (at("one", StoreProblem::Refused), at("one", StoreProblem::Loading));
+        let other = at("other", StoreProblem::TimedOut);
+        assert_eq!(scene.told(0, &[("a", Some(&one)), ("b", None)]), ["out refused"]);
+        assert_eq!(
+            scene.told(
+                100,
+                &[("a", Some(&one)), ("b", Some(&other)), ("c", Some(&other))]
+            ),
+            ["out timed_out"]
+        );
+        // What a server says changes, and so does the one that is asked for a limit, or none is.
+        let nowhere = unavailable(StoreProblem::ClusterDown);
+        for problem in [&loading, &other, &nowhere, &one] {
+            assert!(scene.told(200, &[("a", Some(problem))]).is_empty());
+        }
+        assert_eq!(scene.told(300, &[("a", None)]), ["back refused"]);
+        assert!(scene.told(400, &[("b", None)]).is_empty());
+        assert_eq!(scene.told(500, &[("c", None)]), ["back timed_out"]);
     }
 
     #[test]

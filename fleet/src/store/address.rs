@@ -53,6 +53,16 @@ pub(crate) struct Node {
     pub(crate) port: u16,
 }
 
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') {
+            return write!(f, "[{host}]:{port}");
+        }
+        write!(f, "{host}:{port}")
+    }
+}
+
 /// How the servers are organized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {

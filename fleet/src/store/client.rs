@@ -17,7 +17,7 @@ use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
 use crate::store::failure::{is_interruption, problem_of};
 use crate::store::sentinels::{self, Named, Sentinels};
-use crate::store::server::{Results, ask_memory, ask_server, ask_together, evicts_by, field};
+use crate::store::server::{Failed, ask_memory, ask_server, ask_together, evicts_by, field};
 use crate::store::timeouts::Timeouts;
 use crate::terms::Terms;
 
@@ -112,11 +112,11 @@ impl StoreClient {
             // This process was stopped and goes on, which is not an outage.
             exchanged = self.exchange(&calls);
         }
-        let (link, results) = exchanged.map_err(|error| self.failure(&error))?;
+        let (link, results) = exchanged.map_err(|error| self.failure(error))?;
         let mut answers = Vec::with_capacity(requests.len());
         for (call, result) in calls.iter().zip(results) {
             let read = result
-                .map_err(|error| self.failure(&error))
+                .map_err(|failed| self.failure_at(failed))
                 .and_then(|value| call.read(&value).map_err(|reason| self.unexpected(&reason)));
             match read {
                 Ok(read) => answers.extend(call.positions().iter().copied().zip(read.into_iter().map(Ok))),
@@ -144,7 +144,7 @@ impl StoreClient {
     }
 
     /// Makes the calls over the existing connection, or over a new one.
-    fn exchange(&mut self, calls: &[Call<'_>]) -> Result<(Link, Results), RedisError> {
+    fn exchange(&mut self, calls: &[Call<'_>]) -> Result<(Link, Vec<Result<Value, Failed>>), RedisError> {
         let known = self.link.take();
         let (mut link, is_new) = match known.filter(|link| self.is_still_primary(link)) {
             Some(link) => (link, false),
@@ -162,13 +162,22 @@ impl StoreClient {
         Ok((link, results?))
     }
 
-    fn ask_through(&self, link: &mut Link, calls: &[Call<'_>]) -> Result<Results, RedisError> {
+    fn ask_through(
+        &self,
+        link: &mut Link,
+        calls: &[Call<'_>],
+    ) -> Result<Vec<Result<Value, Failed>>, RedisError> {
         match link {
             Link::Server { connection, run, .. } => {
                 let deadline = Instant::now() + self.timeouts.answer;
                 let has_sentinels = matches!(self.address.topology, Topology::Sentinel { .. });
                 let calls: Vec<_> = calls.iter().collect();
-                ask_server(connection, deadline, run, &self.scripts, has_sentinels, &calls)
+                let results = ask_server(connection, deadline, run, &self.scripts, has_sentinels, &calls)?;
+                let of_server = |error| Failed { error, at: None };
+                Ok(results
+                    .into_iter()
+                    .map(|result| result.map_err(of_server))
+                    .collect())
             }
             Link::Cluster(cluster) => Ok(self.reaching(|reach| cluster.ask(reach, &self.scripts, calls))),
         }
@@ -344,17 +353,28 @@ impl StoreClient {
     }
 
     fn unexpected(&self, reason: &str) -> StoreError {
-        self.unavailable(StoreProblem::Unexpected, String::new(), reason)
+        self.unavailable(None, StoreProblem::Unexpected, String::new(), reason)
     }
 
-    fn failure(&self, error: &RedisError) -> StoreError {
-        let (problem, name) = problem_of(error, self.address.is_tls);
-        self.unavailable(problem, name, &error.to_string())
+    fn failure(&self, error: RedisError) -> StoreError {
+        self.failure_at(Failed { error, at: None })
     }
 
-    fn unavailable(&self, problem: StoreProblem, name: String, reason: &str) -> StoreError {
+    fn failure_at(&self, Failed { error, at }: Failed) -> StoreError {
+        let (problem, name) = problem_of(&error, self.address.is_tls);
+        self.unavailable(at, problem, name, &error.to_string())
+    }
+
+    fn unavailable(
+        &self,
+        server: Option<Node>,
+        problem: StoreProblem,
+        name: String,
+        reason: &str,
+    ) -> StoreError {
+        let address = &self.address;
         StoreError::Unavailable {
-            at: self.address.to_string(),
+            at: server.map_or_else(|| address.to_string(), |node| format!("{node} of {address}")),
             problem,
             name,
             reason: self.credentials.scrub(reason),

@@ -12,7 +12,7 @@ use redis::{Client, Connection, ErrorKind, RedisError, ServerErrorKind, Value};
 use super::address::Node;
 use super::calls::{Call, Scripts};
 use super::failure::is_interruption;
-use super::server::{Results, ask_memory, ask_server, ask_together, evicts_by};
+use super::server::{Failed, Results, ask_memory, ask_server, ask_together, evicts_by};
 use super::slots::{self, Slots, redirected, slot_of};
 use super::timeouts::Timeouts;
 
@@ -108,7 +108,12 @@ impl Cluster {
 
     /// Makes each call to the server that has its keys, and to all servers at the same time. Takes no longer than connecting
     /// and three times the timeout for answers.
-    pub(super) fn ask(&mut self, reach: &Reach<'_>, scripts: &Scripts, calls: &[Call<'_>]) -> Results {
+    pub(super) fn ask(
+        &mut self,
+        reach: &Reach<'_>,
+        scripts: &Scripts,
+        calls: &[Call<'_>],
+    ) -> Vec<Result<Value, Failed>> {
         let longest = reach.timeouts.connect + 2 * reach.timeouts.answer;
         while let Ok((node, opened)) = self.opened.try_recv() {
             self.take_in(node, opened);
@@ -122,7 +127,11 @@ impl Cluster {
             }
         }
         let mut deadline = Instant::now() + longest;
-        let mut results: Results = calls.iter().map(|_| Err(no_server())).collect();
+        let nowhere = |_| {
+            let (error, at) = (no_server(), None);
+            Err(Failed { error, at })
+        };
+        let mut results: Vec<_> = calls.iter().map(nowhere).collect();
         let mut parts = HashMap::<Node, Vec<usize>>::new();
         for (position, slot) in places.into_iter().enumerate() {
             if let Some(node) = self.slots.server_of(slot) {
@@ -147,20 +156,21 @@ impl Cluster {
                     ErrorKind::Server(ServerErrorKind::Ask) => {
                         moving.extend(redirected(error, &node).map(|node| (node, position)));
                     }
-                    _ if is_worth_another(error) => again.entry(node).or_default().push(position),
+                    _ if is_worth_another(error) => again.entry(node.clone()).or_default().push(position),
                     _ => {}
                 }
             }
-            results[position] = result;
+            results[position] = result.map_err(|error| Failed::at(node, error));
         }
         for (node, position, result) in self.ask_at_once(reach, deadline, scripts, calls, again) {
             if let Err(error) = &result {
                 self.note_doubt(&node, error);
             }
-            results[position] = result;
+            results[position] = result.map_err(|error| Failed::at(node, error));
         }
         for (node, position) in moving {
-            results[position] = self.ask_where_it_moves(reach, deadline, &calls[position], &node);
+            let result = self.ask_where_it_moves(reach, deadline, &calls[position], &node);
+            results[position] = result.map_err(|error| Failed::at(node, error));
         }
         results
     }

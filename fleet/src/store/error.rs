@@ -59,7 +59,7 @@ pub enum StoreError {
     /// The store did not answer, or answered with an error.
     #[error("the store at {at} {}: {reason}; {}", .problem.description(), .problem.advice())]
     Unavailable {
-        /// The declared address.
+        /// The declared address; if it is that of a cluster and one of its servers failed, after that server's own.
         at: String,
         /// What is wrong.
         problem: StoreProblem,

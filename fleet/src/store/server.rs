@@ -5,10 +5,27 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 
+use super::address::Node;
 use super::calls::{Call, Scripts};
 
 /// A result for each call.
 pub(super) type Results = Vec<Result<Value, RedisError>>;
+
+/// Why a call failed.
+pub(super) struct Failed {
+    pub(super) error: RedisError,
+    /// The server that failed, or said so, if the store has several.
+    pub(super) at: Option<Node>,
+}
+
+impl Failed {
+    pub(super) fn at(node: Node, error: RedisError) -> Self {
+        Self {
+            error,
+            at: Some(node),
+        }
+    }
+}
 
 /// Sends commands together and reads an answer to each, until `deadline`. The errors among the answers are those of the
 /// server.

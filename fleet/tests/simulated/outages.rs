@@ -137,6 +137,27 @@ fn a_store_that_comes_back_empty_renews_what_hosts_have_leased() {
     );
 }
 
+/// The first that is granted afterwards is little, because the limit begins with nothing left, and with a long lease hosts
+/// ask seldom.
+#[test]
+fn a_store_that_comes_back_empty_darkens_nothing_where_the_policy_admits() {
+    let length = 20 * SECOND;
+    for policy in [Outage::Safe, Outage::Open] {
+        let lease = FleetLease::new("org/limit").lease(length).outage(policy);
+        let limit = Limit::rate("limit", RATE, SECOND).burst(40 * RATE);
+        let mut fleet = Fleet::new(3, limit.fleet(lease));
+        fleet.run_for(10 * SECOND, 3);
+        fleet.store = StoreModel::new();
+        fleet.run = "2".to_owned();
+        let admitted = fleet.run_for(3 * length, 3);
+        let in_a_second = admitted.chunks(100).map(|steps| steps.iter().sum::<u64>());
+        let fewest = in_a_second.min().expect("seconds");
+        assert!(fewest >= RATE / 2, "{policy}: {fewest} in a second");
+        let (used, burst) = fleet.store.used_and_burst();
+        assert!(used <= burst, "{used} of {burst}");
+    }
+}
+
 /// A leaky bucket from outside: never more than the burst, whatever the store has lost.
 #[test]
 fn a_store_that_comes_back_empty_grants_nothing_a_second_time() {

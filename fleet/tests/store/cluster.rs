@@ -64,6 +64,16 @@ fn many_limits_of_a_silent_server_cost_as_much_as_one() {
     let timed_out = |outcome: &Result<u64, _>| *outcome == Err(StoreProblem::TimedOut);
     assert!(outcomes(&mut client, &requests).iter().all(timed_out));
     assert!(begun.elapsed() < DEADLINE, "each of them is waited for");
+    // The error says which one it is.
+    let answers = client.ask(&requests).expect("answers of the others");
+    let expected = format!(
+        "the store at 127.0.0.1:{} of {url} does not answer",
+        servers[1].port
+    );
+    for answer in answers {
+        let error = answer.expect_err("no answer").to_string();
+        assert!(error.starts_with(&expected), "{error}");
+    }
     drop(stopped);
 }
 

@@ -380,7 +380,7 @@ def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_ends(
     assert len(records) <= 2 * state_of(segment)["failures"] - 4
     for begun, ended in zip(records[::2], records[1::2], strict=True):
         assert begun.getMessage().startswith(f"{segment.path}: no leases come from the store: ")
-        assert "the store answers again" in ended.getMessage()
+        assert f"the store at {store.url} answers again" in ended.getMessage()
 
 
 @needs_server

@@ -116,8 +116,13 @@ impl Leased {
         self.put(state, LeaseWord::Asked, 0);
         self.put(state, LeaseWord::Reported, self.get(state, LeaseWord::AskedSpent));
         let allowance = kept.saturating_add(granted);
-        // Places that were taken by policy are not lost to a grant that is smaller.
-        let is_enough = granted > 0 && (!self.is_held() || allowance >= self.in_use(state));
+        let is_enough = granted > 0
+            && if self.is_held() {
+                // Places that were taken by policy are not lost to a grant that is smaller.
+                allowance >= self.in_use(state)
+            } else {
+                self.lasts_until_asked_again(granted, wanted)
+            };
         match answer.quarantine {
             Some(quarantine) => self.begin_outage(state, now, quarantine.code),
             None => self.end_outage(state, now, is_enough),

@@ -7,7 +7,7 @@ use crate::limit::{Now, State, StateMut};
 use crate::units::saturate;
 
 impl Leased {
-    /// Whether the outage policy is in force: the store is out, or it is back, but has granted nothing yet.
+    /// Whether the outage policy is in force: the store is out, or it is back, but has not granted enough yet.
     pub(super) fn is_out(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         let until = self.get(state, LeaseWord::PolicyUntil);
         self.get(state, LeaseWord::OutSince) != 0 && (until == 0 || now.monotonic < until)

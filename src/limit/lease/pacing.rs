@@ -40,6 +40,13 @@ impl Leased {
         (self.length().min(bursts) / PACES).max(SHORTEST_PACE)
     }
 
+    /// Whether a grant is used up no sooner than the next request may be made. What was wanted is what is used in one
+    /// lease, or more.
+    pub(super) fn lasts_until_asked_again(&self, granted: u64, wanted: u64) -> bool {
+        let is_used_in = u128::from(granted) * u128::from(self.length());
+        granted == wanted || is_used_in >= u128::from(wanted) * u128::from(self.pace())
+    }
+
     /// When the next request may be made.
     pub(super) fn paced(&self, state: &(impl State + ?Sized), is_short: bool) -> u64 {
         let until = self.get(state, LeaseWord::PacedUntil);
