@@ -142,7 +142,7 @@ fn without_duty(look: &Look, fleet: &FleetSnapshot) -> Finding {
     }
     if look.snapshot().participants.iter().all(|it| !it.alive) {
         return Finding::note(
-            "no_duty",
+            Condition::NoDuty,
             "no process uses the segment, so none asks the store for leases",
             "nobody is refused because of it; what is leased counts as spent once its lease ends, and places are free again",
         );
