@@ -111,7 +111,7 @@ impl LockedShard<'_> {
         } else {
             Extent::Whole
         };
-        // Who is ordered is not journalled.
+        // The order among keys is not journalled.
         self.rebuild_order(extent);
         let mut is_consistent = shard.is_consistent(extent);
         if !is_consistent {
@@ -129,7 +129,7 @@ impl LockedShard<'_> {
         repairs
     }
 
-    /// Counts everything again that follows from fingerprints, holds and tickets: which row has which key, what is in
+    /// Counts again everything that follows from fingerprints, holds and tickets: which row has which key, what is in
     /// use, how many holds are active and which are free, and the order of each queue.
     #[cold]
     pub(in crate::engine) fn rebuild(&self) {
@@ -212,7 +212,7 @@ impl LockedShard<'_> {
 
 impl SegmentEngine {
     /// Recovers a shard now: its lock, its counts, and what the dead hold. Counts everything again if the counts are
-    /// wrong, and in any case if `rebuilds`. Returns what was repaired under the lock, and how many holds of dead
+    /// wrong, or if `rebuilds` says so. Returns what was repaired under the lock, and how many holds of dead
     /// owners were given back.
     pub(crate) fn repair(
         &self,

@@ -33,7 +33,7 @@ pub(crate) struct SetRules {
     pub(in crate::engine) backlogs: BacklogLimits,
     /// The index of the limit that each word of a hold's amounts belongs to.
     pub(crate) held_indexes: Vec<usize>,
-    /// How much a unit of each limit is of what all keys have together: the time in which as much is replenished. Zero for
+    /// What a unit of each limit of all keys weighs when keys are compared: how long it takes to replenish one. Zero for
     /// limits of each key, for what is held, and for what keeps nobody waiting.
     times_per_unit: Vec<Served>,
     /// The limits in shadow, as a bit mask.
@@ -234,7 +234,7 @@ impl SetRules {
         }
     }
 
-    /// How much `amount` units of a limit are of what all keys have together, if time replenishes it.
+    /// What `amount` units of a limit weigh when keys are compared: see [`times_per_unit`](Self::times_per_unit).
     pub(in crate::engine) fn time_for(&self, limit: usize, amount: u64) -> Served {
         let per_unit = self.times_per_unit.get(limit).copied().unwrap_or(0);
         amount.saturating_mul(per_unit).min(MAX_COST)

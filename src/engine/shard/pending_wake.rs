@@ -1,4 +1,4 @@
-//! What an operation wakes once the lock is released.
+//! Whom an operation wakes once it has released the lock.
 
 use std::sync::atomic::AtomicU64;
 

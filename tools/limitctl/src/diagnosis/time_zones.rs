@@ -1,4 +1,4 @@
-//! Time zones whose offsets are not known for much longer.
+//! Time zones whose offsets will soon be unknown.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
