@@ -4,6 +4,7 @@ mod access;
 mod amounts;
 mod death;
 mod export;
+mod fields;
 mod keys;
 mod overall;
 mod secrets;

@@ -143,7 +143,10 @@ fn watch_top_export_and_the_page_have_what_is_used_of_them() {
             page.contains(" 3 of 99.95, ") && page.contains(" 2 of 64"),
             "{page}"
         );
-        assert!(page.contains("by key"), "{page}");
+        assert!(
+            page.contains(" 1 of 500") && page.contains(", the fullest key"),
+            "{page}"
+        );
     }
 }
 
