@@ -59,9 +59,6 @@ impl LockedShard<'_> {
 
     /// Lets the process on duty give back a place that was released, if other hosts wait for it.
     pub(in crate::engine) fn note_release(&self, row: Row<'_>) {
-        if !self.shard.set.has_lease_room {
-            return;
-        }
         let mut held_limits = self.shard.rules.held_limits();
         if held_limits.any(|limit| limit.has_place_to_return(row, self.now)) {
             self.alert_duty(row, true);

@@ -143,7 +143,9 @@ impl SegmentEngine {
         shard.commit(&mut transaction)?;
         // The hold is given back, whatever is wrong with the queue; the next operation reports that.
         let _ = locked.serve_after_release(row, Some(hold.index), is_last_hold);
-        locked.note_release(shard.row(row));
+        if shard.set.has_lease_room {
+            locked.note_release(shard.row(row));
+        }
         if has_lost_a_lease {
             return Ok(Released::WasReclaimed);
         }
