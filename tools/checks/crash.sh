@@ -17,14 +17,13 @@ harness() {
 # Without the journal, kills must leave torn states behind: a harness that finds none would prove nothing.
 harness "killed at every instruction, without the journal: must find torn states" env SHMLIMIT_WITHOUT_JOURNAL=1
 
-commit=$((0x$(git rev-parse --short=4 HEAD 2>/dev/null || echo 0)))
 if [ "${1:-}" = --thorough ]; then
-    phase=${SHMLIMIT_PHASE:-$((commit % 16))}
+    phase=$(phase_of 16)
     harness "killed at every instruction, no state left out, phase $phase" \
         env SHMLIMIT_THOROUGH=1 SHMLIMIT_PHASE="$phase"
 else
     one_in=${SHMLIMIT_ONE_IN:-20}
-    phase=${SHMLIMIT_PHASE:-$((commit % one_in))}
+    phase=$(phase_of "$one_in")
     harness "killed at every instruction: 1 in $one_in, phase $phase" \
         env SHMLIMIT_ONE_IN="$one_in" SHMLIMIT_PHASE="$phase"
 fi

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the tests at dates other than today: limits count in windows, some of which follow the calendar, and no verdict
-# may depend on when in them a test happens to run. What depends on the wall clock is run at two dates, with --thorough at
-# twelve, and everything at dates that are given: tools/checks/dates.sh 2028-02-29T23:59:50Z. Each program starts at the
-# date, so those at the end of a day see the next one begin.
+# may depend on when in them a test happens to run. Some of what depends on the wall clock is run at two dates, all of it
+# with --thorough at twelve, and every test at dates that are given: tools/checks/dates.sh 2028-02-29T23:59:50Z. Each
+# program starts at the date, so those at the end of a day see the next one begin.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -34,17 +34,20 @@ twelve="2026-11-22T17:40:00Z 2026-01-31T23:59:50Z 2028-02-29T23:59:50Z 2026-12-3
     2027-03-28T00:59:50Z 2027-10-31T00:59:50Z 2027-03-14T06:59:50Z
     2026-06-14T23:59:59Z 1970-01-01T01:00:00Z
     2038-01-19T03:14:00Z 2106-02-07T06:28:00Z 2262-04-11T23:47:00Z"
-case "${1:-}" in
-'') dates="2026-11-22T17:40:00Z 2028-02-29T23:59:55Z" ;;
---thorough) dates=$twelve ;;
-*) dates=$* ;;
-esac
-for date in $dates; do
-    if [ "${1:-}" = "" ] || [ "$1" = --thorough ]; then
+if [ "${1:-}" = "" ]; then
+    for date in 2026-11-22T17:40:00Z 2028-02-29T23:59:55Z; do
         tests_at "$date" --workspace --test credit --test segments --test time --test program -- \
             batches:: cold_start:: rate_bound:: verbs::
-        continue
-    fi
+    done
+    exit
+fi
+if [ "$1" = --thorough ]; then
+    for date in $twelve; do
+        tests_at "$date" --workspace --test credit --test decisions --test keyed --test segments --test time
+    done
+    exit
+fi
+for date in "$@"; do
     tests_at "$date" --workspace
     if [ "${date%%-*}" = 2262 ]; then
         # CPython counts nanoseconds in 63 bits, and pytest fails when they overflow.

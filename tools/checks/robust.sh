@@ -20,8 +20,13 @@ else
         attachments:: fork:: giving_back:: processes:: stopped_holder:: waves::
     one_in=${SHMLIMIT_ONE_IN:-100}
 fi
-commit=$((0x$(git rev-parse --short=4 HEAD 2>/dev/null || echo 0)))
-phase=${SHMLIMIT_PHASE:-$((commit % one_in))}
-describe "robust mutexes: killed at every instruction: 1 in $one_in, phase $phase"
-step env SHMLIMIT_ONE_IN="$one_in" SHMLIMIT_PHASE="$phase" \
-    cargo run --locked --release --package killed_at_every_instruction
+if [ "$one_in" = 1 ]; then
+    describe "robust mutexes: killed at every instruction, no state left out"
+    step env SHMLIMIT_THOROUGH=1 SHMLIMIT_PHASE="$(phase_of 16)" \
+        cargo run --locked --release --package killed_at_every_instruction
+else
+    phase=$(phase_of "$one_in")
+    describe "robust mutexes: killed at every instruction: 1 in $one_in, phase $phase"
+    step env SHMLIMIT_ONE_IN="$one_in" SHMLIMIT_PHASE="$phase" \
+        cargo run --locked --release --package killed_at_every_instruction
+fi

@@ -110,6 +110,11 @@ skip() {
     printf '0\t\tskipped, no %s: %s\n' "$2" "$1" >>"$STEPS"
 }
 
+# Which one of $1 states a sample of the crash harness begins with: another one with each commit, or SHMLIMIT_PHASE.
+phase_of() {
+    echo "${SHMLIMIT_PHASE:-$((0x$(git rev-parse --short=4 HEAD 2>/dev/null || echo 0) % $1))}"
+}
+
 has() {
     command -v "$1" >/dev/null 2>&1
 }
