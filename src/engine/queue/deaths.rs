@@ -115,7 +115,7 @@ impl SegmentEngine {
     ) {
         let now = boot_nanos();
         if deaths.take_fired() {
-            // Do not watch again before what the dead process had can have been reclaimed.
+            // Do not watch again until what the dead process had can have been reclaimed.
             waiting.look_for_the_dead(shard.next_reclaim(), UNWATCHED_SLICE);
             deaths.next_look = now.saturating_add(UNWATCHED_SLICE);
             return;

@@ -25,9 +25,9 @@ use crate::shm::layout::row::Row;
 use crate::shm::layout::row_references::RowReferences;
 use crate::shm::lock::journal::Transaction;
 
-/// In a ticket's `request`, from this bit on: the definition that it was granted by.
+/// The bit of a ticket's `request` at which the definition begins that it was granted under.
 const DEFINITION_SHIFT: u32 = 24;
-/// And from this bit on: the tier of the key at the time.
+/// The bit at which the tier begins that its key had then.
 const TIER_SHIFT: u32 = 32;
 
 /// The most tickets that may leave a queue without a grant before the lock is released.
@@ -39,7 +39,7 @@ pub(crate) struct Blocked {
     /// Nanoseconds until time alone has ended all throttling and every refusal that it can end; zero if there is
     /// none.
     pub(crate) wait: u64,
-    /// Whether something is missing that only comes back when others release it, or die.
+    /// Whether something is missing that comes back only when others release it or die.
     pub(crate) by_others: bool,
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum Served {
 }
 
 impl<Rules> Shard<'_, Rules> {
-    /// What a ticket asks for. A limit for which it has no place is damage, and left out.
+    /// What a ticket asks for. A limit for which it has no place is damage, and is left out.
     pub(crate) fn costs_of(&self, ticket: TicketPlace<'_>) -> Costs {
         let mut costs = Costs::default();
         for index in ticket.limits().iter() {
@@ -85,8 +85,8 @@ impl<Rules> Shard<'_, Rules> {
         }
     }
 
-    /// Whether nobody waits whom a request of the key of a row could overtake. If all keys have some limit together,
-    /// that may be anybody.
+    /// Whether a request of a row's key would overtake nobody. In a set with overall limits, it may overtake anybody
+    /// who waits.
     #[inline(always)]
     pub(crate) fn nobody_is_ahead(&self, row: Row<'_>) -> bool {
         if self.set.has_overall() {
@@ -102,7 +102,7 @@ impl<Rules> Shard<'_, Rules> {
         self.memory.control().queued.load(Ordering::Relaxed) == 0
     }
 
-    /// The queue that the ticket is the head of, if it is one.
+    /// The queue whose head the ticket is, if it is a head.
     pub(in crate::engine) fn queue_headed_by(&self, index: u64) -> Option<u64> {
         let queue = QueueWords::reading(self.memory);
         let waits = queue::state(&queue, index).phase == Phase::Waiting;
@@ -136,8 +136,8 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// Serves the head of a row's queue if the limits allow it now. If all keys have some limit together, first serves
-    /// those that ask for that, in their order.
+    /// Serves the head of a row's queue if the limits allow it now. In a set with overall limits, the heads that ask
+    /// for those are served first, in their order.
     #[cold]
     pub(crate) fn serve_head(&mut self, row: u64) -> Result<Served, Box<Error>> {
         Ok(self.serve_head_and_first(row)?.0)
@@ -157,7 +157,7 @@ impl<'a> LockedShard<'a> {
         self.serve_queue_now(row, first)
     }
 
-    /// The same, by the clock as it was read last.
+    /// The same, at the time that was last read from the clock.
     pub(in crate::engine) fn serve_queue_now(
         &mut self,
         row: u64,
@@ -173,7 +173,8 @@ impl<'a> LockedShard<'a> {
                 return Err(self.shard.poisoned());
             };
             if ticket.is_expired(self.now.monotonic) {
-                // Its owner will find the ticket gone and its time up. Those behind it do not wait until it looks.
+                // Its owner will find the ticket gone and the time up. Those behind it need not wait until the owner
+                // looks.
                 let costs = self.shard.costs_of(ticket);
                 let counter = &self.shard.memory.control().timed_out;
                 self.leave_in_order(row, &costs, index, Some(counter))?;
@@ -192,9 +193,9 @@ impl<'a> LockedShard<'a> {
                 .impossible_cost(of_queue, &costs)
                 .is_some()
             {
-                // No request is let into the queue with a cost that can never be met. So the key has moved to another
-                // tier or been given another capacity since, or this is damage. The owner finds the ticket gone and
-                // begins again.
+                // No request is let into the queue with a cost that can never be met. So either the key has since moved
+                // to another tier or been given another capacity, or this is damage. The owner finds the ticket gone
+                // and begins again.
                 self.take_back_ticket(index, &self.shard.memory.control().reclaimed_tickets)?;
                 has_another_head = true;
                 continue;
@@ -209,7 +210,7 @@ impl<'a> LockedShard<'a> {
                     } else {
                         Served::Blocked(self.blocked(of_queue, &costs))
                     };
-                    // It went to sleep behind another. As the head, it has to compute when time serves it.
+                    // It went to sleep behind another. As the head, it has to work out when time alone will serve it.
                     if has_another_head && matches!(served, Served::Blocked(_)) {
                         self.order_key(row);
                         self.notify(index, ticket);
@@ -225,8 +226,9 @@ impl<'a> LockedShard<'a> {
         }))
     }
 
-    /// Serves the head of a row's queue, after something that may have changed which ticket that is, or how long it
-    /// has to wait. If it cannot be granted yet, its owner is woken to compute again when time serves it.
+    /// Serves the head of a row's queue, when another ticket may have become the head, or the head may have to wait for
+    /// longer or less long. If it cannot be granted yet, its owner is woken to work out again when time alone will
+    /// serve it.
     #[inline]
     pub(crate) fn serve_next(&mut self, row: u64) -> Result<(), Box<Error>> {
         if self.shard.has_no_waiters_at_all() {
@@ -253,7 +255,7 @@ impl<'a> LockedShard<'a> {
         for index in 0..self.shard.memory.touched_tickets() {
             if let Some(queue) = self.shard.queue_headed_by(index) {
                 let served = self.serve_queue(queue, first.map(|first| first.ticket))?;
-                // Of those that are ordered, only the first goes by the clock.
+                // Of the ordered heads, only the first watches the clock.
                 let is_first = first.is_some_and(|first| first.row == queue);
                 if !has_overall || is_first || !self.is_ordered(queue) {
                     self.notify_if_blocked(queue, served)?;
@@ -263,9 +265,9 @@ impl<'a> LockedShard<'a> {
         Ok(())
     }
 
-    /// Serves the head of a row's queue, after something was given back that it may wait for: by the hold `freed`, if it
-    /// was a hold. The head is the same as before, and so is what time does for it. If no hold was free before, the head of
-    /// any other queue may wait for the one given back.
+    /// Serves the head of a row's queue, after something that it may wait for was given back: by the hold `freed`, if
+    /// by a hold. The head is the same as before, and so is the instant at which time alone serves it. If no hold was
+    /// free before, the head of any other queue may be waiting for the one given back.
     #[inline]
     pub(crate) fn serve_after_release(
         &mut self,
@@ -305,20 +307,20 @@ impl<'a> LockedShard<'a> {
     fn serve_next_of_those_who_wait(&mut self, row: u64) -> Result<(), Box<Error>> {
         let (served, first) = self.serve_head_and_first(row)?;
         self.notify_if_blocked(row, served)?;
-        // It may have been another before.
+        // Another may have been first until now.
         if let Some(first) = first.filter(|first| first.head.row != row) {
             self.notify_first(first);
         }
         Ok(())
     }
 
-    /// Whether a head that is blocked has to compute when time serves it. A lease expires at an instant too, and it is the
-    /// head that looks for that.
+    /// Whether a blocked head has to work out when to look by itself: when time alone will serve it, or when the lease
+    /// of a hold expires, because it is the head that looks for that.
     pub(in crate::engine) fn is_to_look(&self, blocked: Blocked) -> bool {
         blocked.wait > 0 || (blocked.by_others && self.shard.has_leases)
     }
 
-    /// Wakes the head of a row's queue if it has to compute again when time serves it.
+    /// Wakes the head of a row's queue if it has to work out again when time alone will serve it.
     fn notify_if_blocked(&self, row: u64, served: Served) -> Result<(), Box<Error>> {
         let Served::Blocked(blocked) = served else {
             return Ok(());
@@ -449,7 +451,8 @@ impl<'a> LockedShard<'a> {
         Ok(())
     }
 
-    /// The same, but leaves it to the caller whether its key is still ordered. Returns the phase that the ticket was in.
+    /// The same, but leaves it to the caller to update whether its key is ordered. Returns the phase that the ticket
+    /// was in.
     pub(in crate::engine) fn free_ticket(
         &self,
         index: u64,
@@ -486,7 +489,7 @@ impl<'a> LockedShard<'a> {
         Ok(phase)
     }
 
-    /// Gives back what a granted ticket took, which nobody has used.
+    /// Gives back what a granted ticket took, none of which was used.
     pub(in crate::engine) fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
         let row = self.shard.row(ticket.row().index);
         let origin = ticket.granted_origin();
@@ -501,7 +504,7 @@ impl<'a> LockedShard<'a> {
             let refunded = self.refund_unused(transaction, &limit, row, cost, &reserved, origin);
             transaction.count(&self.shard.counters(limit.index).refunded, refunded);
         }
-        // If this is undone, the row is looked at in vain.
+        // If this is undone, the row is read for nothing.
         self.note_report(row);
         if let Some(hold) = self.shard.hold_of_grant(ticket) {
             self.free_hold(transaction, hold.index, Ending::Undone);
@@ -522,7 +525,7 @@ impl TicketPlace<'_> {
         Some(HoldReference { index, serial })
     }
 
-    /// The definition and the tier that a granted ticket was granted by.
+    /// The definition and the tier under which a ticket was granted.
     pub(in crate::engine) fn definition(self) -> DefinitionBits {
         let request = self.request().load(Ordering::Relaxed);
         DefinitionBits {

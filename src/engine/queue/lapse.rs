@@ -130,8 +130,8 @@ impl<'a> LockedShard<'a> {
     #[cold]
     fn lapse_what_is_due(&mut self, row: u64) -> Result<(), Box<Error>> {
         let now = self.now.monotonic;
-        // Not zero until the end, so that the next process goes on if this one dies. And not now, because serving a queue
-        // below comes here again.
+        // Not zero until the end, so that the next process goes on if this one dies. Nor `now`, because serving a queue
+        // below calls this function again.
         let provisional = now.saturating_add(self.shard.plan.collect_within);
         self.set_first_lapse(Some(provisional));
         let mut first = None;

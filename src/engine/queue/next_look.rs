@@ -21,7 +21,7 @@ use crate::shm::wake::futex;
 /// The shortest pause between two looks for lapsed grants, in nanoseconds.
 const SHORTEST_PAUSE: u64 = 1_000_000;
 
-/// How often waiters look whether a virtual clock has moved, in nanoseconds: more often if time alone serves them.
+/// How often waiters check whether a virtual clock has moved, in nanoseconds: more often if time alone serves them.
 const SHORT_LOOK: u64 = 1_000_000;
 const LONG_LOOK: u64 = 5_000_000;
 
@@ -143,7 +143,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Whether the instant has come that a ticket sleeps to by a virtual clock.
+    /// Whether the instant has come until which a ticket sleeps by a virtual clock.
     pub(super) fn is_due_by_virtual_clock(&self, shard: Shard<'_>, waiting: &Waiting) -> bool {
         let clock = self.clock.as_virtual();
         clock.is_some_and(|clock| address_of(shard, waiting).is_some_and(|wait| clock.is_due(wait)))
@@ -198,7 +198,7 @@ impl SegmentEngine {
         };
     }
 
-    /// Looks for deaths ahead of a ticket, if a look is due: a dead process cannot be woken, and wakes nobody.
+    /// Looks for deaths ahead of a ticket, if that is due: a dead process cannot be woken, and wakes nobody.
     pub(crate) fn check_liveness_if_due(
         &self,
         shard: Shard<'_>,
@@ -206,7 +206,7 @@ impl SegmentEngine {
         wait: LockWait,
     ) -> Result<(), Box<Error>> {
         let now = boot_nanos();
-        // Whoever moves a virtual clock to where a lease expires looks once.
+        // Whoever moves a virtual clock to the instant at which a lease expires looks once.
         let lease_is_over = self.clock.as_virtual().is_some_and(|clock| {
             let shard = shard.by_its_definition();
             shard.has_leases && shard.first_expiry() <= clock.nanos()

@@ -1,16 +1,16 @@
-//! The order among the keys of a set, if all keys have some limit together.
+//! The order among the keys of a set with overall limits.
 //!
-//! Each key has a queue of its own, and what its own limits refuse blocks no other key. The head of a queue is *ordered* if
-//! the limits of its key admit it and it asks for something that all keys share. Of the keys whose heads are ordered, one is
-//! [first](crate::order), and only that one may take what all keys share, so that no request starves behind smaller ones.
-//! Heads that are not ordered wait for something of their own key: an instant, a release or a change. The ordered ones wait
-//! for the first, and only that one computes when time serves it.
+//! Each key has a queue of its own, and what its own limits refuse blocks no other key. The head of a queue is
+//! *ordered* if the limits of its key admit it and it asks for something that all keys share. Of the keys whose heads
+//! are ordered, one is [first](crate::order), and only that one may take what all keys share, so that no request
+//! starves behind smaller ones. Heads that are not ordered wait for something of their own key: an instant, a release
+//! or a change. The ordered ones wait for the first, and only that one works out when time alone will serve it.
 //!
-//! A key joins the order where its queue is served, and leaves it as soon as none of its requests waits for what all keys
-//! share. If its own limits come to refuse its head meanwhile, that is found when its turn comes.
+//! A key joins the order where its queue is served, and leaves it as soon as none of its requests waits for what all
+//! keys share. If its own limits have come to refuse its head meanwhile, that is noticed when its turn comes.
 //!
-//! Whoever grants the first one, or takes it out of its queue, wakes the next, unless that one could be granted too, or
-//! waits only for what others hold: then whoever releases it serves that one.
+//! Whoever grants the first head, or takes it out of its queue, wakes the next one, unless it can grant that one too.
+//! If the next one waits only for what others hold, it is left asleep: whoever releases that serves it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,7 +39,7 @@ pub(in crate::engine) struct OrderedHead {
     pub(in crate::engine) row: u64,
 }
 
-/// The first in order, after it was served in vain.
+/// The first in order, after it was served but could not be granted.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct ServedFirst {
     pub(in crate::engine) head: OrderedHead,
@@ -75,8 +75,8 @@ impl ShardAt<'_> {
         self.throttles_by_row(row, costs) > 0 || costs.iter().any(refuses)
     }
 
-    /// The head of a row's queue, if it is to be ordered. A head that leaves the queue as soon as it is served is ordered
-    /// too, or its turn to leave would not come.
+    /// The head of a row's queue, if it is to be ordered. A head that leaves the queue as soon as it is served is
+    /// ordered too, or its turn to leave would never come.
     fn head_to_order(&self, row_index: u64) -> Option<u64> {
         let head = queue::head(&QueueWords::reading(self.shard.memory), row_index);
         let index = head.ok().flatten()?;
@@ -110,7 +110,7 @@ impl<'a> LockedShard<'a> {
         order::place(&self.order(), row) != Place::Nowhere
     }
 
-    /// Has the key of a row join or leave the order, after something that may have changed what its head waits for.
+    /// Makes the key of a row join or leave the order, when what its head waits for may have changed.
     pub(in crate::engine) fn order_key(&self, row: u64) {
         if self.shard.set.has_overall() && self.try_order_key(row).is_err() {
             self.rebuild_order(Extent::Whole);
@@ -127,7 +127,7 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// The head that is served next of those that ask for what all keys share.
+    /// Of the heads that ask for what all keys share, the one that is served next.
     pub(in crate::engine) fn first_in_order(&self) -> Option<OrderedHead> {
         if !self.shard.set.has_overall() || self.shard.has_no_waiters_at_all() {
             return None;
@@ -154,7 +154,7 @@ impl<'a> LockedShard<'a> {
             }
             has_another_first = true;
             order::leave(order, row)?;
-            // From now on it waits for its own limits, and has to compute when time serves it.
+            // From now on it waits for its own limits, and has to work out when time alone will serve it.
             let head = queue::head(&QueueWords::reading(self.shard.memory), row);
             if let Ok(Some(ticket)) = head {
                 self.notify_head(OrderedHead { ticket, row });
@@ -163,7 +163,7 @@ impl<'a> LockedShard<'a> {
         Ok(None)
     }
 
-    /// Whether the first in order still is, after it was served in vain.
+    /// Whether the first in order is still first, after it was served but could not be granted.
     fn is_still_first(&self, first: OrderedHead) -> bool {
         let head = || queue::head(&QueueWords::reading(self.shard.memory), first.row);
         order::first(&self.order()) == Ok(Some(first.row)) && head() == Ok(Some(first.ticket))
@@ -179,9 +179,9 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// Has a ticket leave its queue without a grant, and adds one to `counter`. If it was first in order, it pays as if it
-    /// had been granted: otherwise large requests that give up just in time would keep all others waiting. A ticket that
-    /// no longer waits gives back what it was granted.
+    /// Takes a ticket out of its queue without a grant, and adds one to `counter`. If it was first in order, it pays as
+    /// if it had been granted: otherwise large requests that give up just in time would keep all others waiting. A
+    /// ticket that no longer waits gives back what it was granted.
     pub(in crate::engine) fn leave_in_order(
         &self,
         row: u64,
@@ -207,8 +207,8 @@ impl<'a> LockedShard<'a> {
         !self.shard.has_no_waiters(row) || (self.asks_for_overall(costs) && self.first_in_order().is_some())
     }
 
-    /// Serves the head of a row's queue like [`serve_head`](Self::serve_head). Returns the first in order afterwards, too, if
-    /// keys are ordered.
+    /// Serves the head of a row's queue like [`serve_head`](Self::serve_head). Also returns which is first in order
+    /// afterwards, if keys are ordered.
     pub(in crate::engine) fn serve_head_and_first(
         &mut self,
         row: u64,
@@ -220,8 +220,8 @@ impl<'a> LockedShard<'a> {
         self.serve_head_in_order(row)
     }
 
-    /// Serves the head of a row's queue, and before it those that ask for what all keys share, in their order. Returns the
-    /// first in order afterwards, too. By the clock as it was read last.
+    /// Serves those that ask for what all keys share, in their order, and then the head of a row's queue, at the time
+    /// that was last read from the clock. Also returns which is first in order afterwards.
     fn serve_head_in_order(&mut self, row: u64) -> Result<(Served, Option<ServedFirst>), Box<Error>> {
         self.order_key(row);
         let first = self.serve_in_order()?;
@@ -259,7 +259,8 @@ impl<'a> LockedShard<'a> {
         } else {
             self.serve_head_in_order(row)?.1
         };
-        // What came back to its key may have made it the first in order, or what its key was charged another one.
+        // What its key got back may have made it the first in order. If it was first, what its key was charged may have
+        // made another one first.
         let may_be_new = |first: &ServedFirst| was_first || first.head.row == row;
         if let Some(first) = first.filter(may_be_new) {
             self.notify_first(first);
@@ -267,15 +268,16 @@ impl<'a> LockedShard<'a> {
         Ok(())
     }
 
-    /// Wakes the first in order if it has to compute when time serves it, unless it was woken already.
+    /// Wakes the first in order if it has to work out when time alone will serve it, unless it was woken already.
     pub(in crate::engine) fn notify_first(&self, first: ServedFirst) {
         if !first.was_woken && self.is_to_look(self.blocked_as_first(first)) {
             self.notify_head(first.head);
         }
     }
 
-    /// Grants what all keys share to those that ask for it, one after the other, as far as the limits admit that.
-    /// Returns the first in order afterwards, which is blocked, or was woken to go on. By the clock as it was read last.
+    /// Grants what all keys share to those that ask for it, one after the other, as far as the limits admit them at the
+    /// time that was last read from the clock. Returns which is first in order afterwards: it is blocked, or was woken
+    /// to go on.
     #[cold]
     fn serve_in_order(&mut self) -> Result<Option<ServedFirst>, Box<Error>> {
         let mut has_another_first = false;
@@ -318,8 +320,8 @@ impl<'a> LockedShard<'a> {
         }))
     }
 
-    /// What the first in order waits for, if that is nothing but what others hold, so that whoever releases it serves it.
-    /// `None` if it would not be first any more once it is served.
+    /// What the first in order waits for, if it waits only for what others hold: whoever releases that serves it. Also
+    /// `None` if it would no longer be first once it is served.
     fn only_by_others(&self, first: OrderedHead) -> Option<Blocked> {
         let ticket = self.shard.memory.ticket(first.ticket)?;
         let (row, costs) = (self.shard.row(first.row), self.shard.costs_of(ticket));
@@ -344,7 +346,7 @@ impl<'a> LockedShard<'a> {
         first.blocked.unwrap_or_else(work_out)
     }
 
-    /// Serves those that ask for what all keys share, after something that may have changed which keys are ordered.
+    /// Serves those that ask for what all keys share, when other keys may have become ordered.
     pub(in crate::engine) fn serve_all_in_order(&mut self) -> Result<Option<OrderedHead>, Box<Error>> {
         self.read_clock();
         for index in 0..self.shard.memory.touched_tickets() {
@@ -361,8 +363,8 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// What an ordered head that is not the first looks after, if it is near enough to the first; `None` if the ticket is
-    /// not such a head, and goes by its own limits.
+    /// For an ordered head that is not the first: what it looks after, if it is near enough to the first. The outer
+    /// `None` means that the ticket is not such a head, and waits for its own key.
     pub(in crate::engine) fn behind_in_order(&self, index: u64) -> Option<Option<LookAfter>> {
         if !self.shard.set.has_overall() {
             return None;

@@ -20,7 +20,7 @@ pub(crate) struct Waiting {
     /// How often to look for deaths ahead of it, in nanoseconds; `u64::MAX` if the background thread does that for
     /// all tickets.
     pub(in crate::engine) slice: u64,
-    /// By [`SegmentEngine::wait_nanos`](crate::engine::SegmentEngine::wait_nanos).
+    /// When the wait began, by [`SegmentEngine::wait_nanos`](crate::engine::SegmentEngine::wait_nanos).
     pub(in crate::engine) began: u64,
     pub(in crate::engine) deadline: Deadline,
 }
@@ -54,7 +54,8 @@ impl Waiting {
         self.slice = slice;
     }
 
-    /// Notes that a process may have died: it is looked for at `instant` at the latest, and then in every slice.
+    /// Notes that a process may have died: the dead are looked for at `instant` at the latest, and then once in every
+    /// slice.
     pub(in crate::engine) fn look_for_the_dead(&mut self, instant: u64, slice: u64) {
         self.next_liveness_check = self.next_liveness_check.min(instant);
         self.slice = slice;

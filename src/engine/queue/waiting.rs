@@ -79,7 +79,8 @@ impl Acquired {
         }
     }
 
-    /// Decided at `now`, after a wait that began at `began`, if there was one; by [`SegmentEngine::wait_nanos`].
+    /// Decided at `now`, after a wait that began at `began`, if there was one. Both are readings of
+    /// [`SegmentEngine::wait_nanos`].
     pub(crate) fn after(began: Option<u64>, now: u64, is_admitted: bool) -> Self {
         Self {
             is_admitted,
@@ -103,8 +104,8 @@ pub(crate) enum PollResult {
     /// Time was up, and the ticket has left the queue.
     Refused,
     Waiting,
-    /// The ticket is gone before its time: this process was taken for dead, or the costs can never be met any more.
-    /// The caller has to begin again.
+    /// The ticket is gone before its time was up: this process was taken for dead, or the costs can no longer be met at
+    /// all. The caller has to begin again.
     Lost,
 }
 
@@ -361,8 +362,8 @@ impl SegmentEngine {
         Ok(PollResult::Waiting)
     }
 
-    /// Leaves the queue before time is up, or gives back what was granted and not claimed. If this process cannot get the
-    /// lock soon, the next one that takes it does that.
+    /// Leaves the queue before time is up, or gives back what was granted and not claimed. If this process cannot get
+    /// the lock soon, the next one to take it does this.
     pub(crate) fn cancel(&self, shard: Shard<'_>, waiting: &Waiting) {
         self.end_sleep(shard, waiting);
         if self.membership.is_current(waiting.owner) && self.try_cancel(shard, waiting).is_err() {
@@ -396,8 +397,8 @@ impl SegmentEngine {
         })
     }
 
-    /// Gives a ticket up without the lock, which could not be had. The next process to take the lock takes back
-    /// tickets that have no owner.
+    /// Gives a ticket up without the lock, because the lock could not be had. The next process to take the lock takes
+    /// back tickets that have no owner.
     fn give_up(&self, shard: Shard<'_>, waiting: &Waiting) {
         if self.owns_ticket(shard, waiting)
             && let Some(place) = shard.memory.ticket(waiting.ticket.index)
@@ -504,9 +505,9 @@ impl LockedShard<'_> {
         Ok(())
     }
 
-    /// Leaves the queue because time is up, and notes in `decision` why the request was still waiting. If its costs
-    /// can never be met any more, the ticket is lost, just as if it had been the head: the caller begins again, and
-    /// learns that.
+    /// Leaves the queue because time is up, and notes in `decision` why the request was still waiting. If its costs can
+    /// no longer be met at all, the ticket is lost, just as if it had been the head: the caller begins again, and finds
+    /// that out.
     fn leave_late(
         &mut self,
         row: u64,
@@ -555,7 +556,7 @@ impl LockedShard<'_> {
         };
         Ok(match answer {
             Answer::Admitted => PollResult::Admitted,
-            // The caller begins again, and learns that.
+            // The caller begins again, and finds that out.
             Answer::Impossible => PollResult::Lost,
             _ => PollResult::Refused,
         })
