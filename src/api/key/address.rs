@@ -14,8 +14,8 @@ pub struct Address<'a> {
 }
 
 impl LimitSet {
-    /// An address, in a keyed set whose limits count [networks](crate::Limit::prefix): to look after what its networks
-    /// have used. [Requests](crate::Request::for_address) take from it.
+    /// An address in a keyed set whose limits count [networks](crate::Limit::prefix). Use it to manage what its
+    /// networks have used; [requests](crate::Request::for_address) take from it.
     ///
     /// # Errors
     ///

@@ -23,8 +23,8 @@ impl Key<'_> {
     /// refunded. Then the waiters are served by the new capacity.
     ///
     /// No other key gets the row of a key with its own capacity, except in a set declared to
-    /// [evict](crate::declare::WhenFull): with `EvictLeastUsed` if no other row would do, with `EvictOldest` if it was
-    /// used the longest ago. An evicted key starts over as declared. So make [`max_keys`](crate::Keyed::new) large
+    /// [evict](crate::declare::WhenFull): `EvictLeastUsed` takes it if no other row will do, `EvictOldest` if it has
+    /// gone unused the longest. An evicted key starts over as declared. So make [`max_keys`](crate::Keyed::new) large
     /// enough for all keys with capacities of their own and the others.
     ///
     /// ```
@@ -115,7 +115,8 @@ impl Key<'_> {
 }
 
 impl LimitSet {
-    /// Checks a number as a key's own capacity. Whether the limit can count with it is checked later, under the lock.
+    /// Checks that a number can be a key's own capacity. Whether the limit can count with it is checked later, under
+    /// the lock.
     fn own_capacity(&self, index: usize, capacity: u64) -> Result<NonZeroU64, Error> {
         let set = self.engine_set();
         let refused = |reason: &str| {
@@ -168,9 +169,9 @@ impl Request<'_> {
     /// from its token for instance.
     ///
     /// A key with a different capacity gets this one before the decision, in the same critical section, and keeps it
-    /// even if the request is refused. For a key that has it already, this costs one comparison. If concurrent
-    /// requests name different capacities, each that is decided at once is decided by its own, and the last one
-    /// stays; a request that waits is served by the capacity that the key has when its turn comes.
+    /// even if the request is refused. For a key that has it already, this costs one comparison. If concurrent requests
+    /// name different capacities, each that is decided at once is decided by its own capacity, and the last one stays;
+    /// a request that waits is served by the capacity that the key has when its turn comes.
     ///
     /// Because the next request names it again, the capacity is no reason to keep the row of a key that has nothing
     /// in use, unlike one from [`Key::override_capacity`], which keeps the row even if a request has changed it.

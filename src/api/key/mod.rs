@@ -13,8 +13,8 @@ use identify::identify;
 
 /// One key of a [keyed](crate::SetDeclaration::keyed) set: its tier, its capacities, what it has left.
 ///
-/// [Requests](crate::Request::for_key) take from a key; this handle looks after it. Making one hashes the key, so one
-/// that is used often is worth keeping.
+/// [Requests](crate::Request::for_key) take from a key; this handle manages it. Making a handle hashes the key, so keep
+/// the handle of a key that is used often.
 ///
 /// ```
 /// # use std::time::Duration;
