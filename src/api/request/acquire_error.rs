@@ -9,7 +9,7 @@ use crate::message::debug_is_message;
 /// Why there is no permit: the limits refused, or they could not be asked. See
 /// [`Request::try_permit`](crate::Request::try_permit).
 ///
-/// `?` makes it from either, so a function that returns it can use every verb:
+/// `?` converts either into it, so a function that returns it can use every verb:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -52,7 +52,7 @@ impl AcquireError {
         }
     }
 
-    /// How long until the request would be admitted: see [`Refusal::retry_after`]. `None` if it was not refused, too.
+    /// How long until the request would be admitted: see [`Refusal::retry_after`]. Also `None` if it was not refused.
     pub fn retry_after(&self) -> Option<Duration> {
         self.refusal().and_then(Refusal::retry_after)
     }

@@ -12,8 +12,8 @@ use crate::engine::{Acquired, Decision, KeepWaiting};
 use crate::error::Error;
 
 impl<'a> Request<'a> {
-    /// Takes everything that the request names or nothing, and answers at once. Only where nothing is leased yet of a
-    /// limit that hosts share, it waits for the store, 50 ms at most unless [declared
+    /// Takes everything that the request names or nothing, and answers at once. It waits only if nothing is leased yet
+    /// of a limit that hosts share: then it waits for the store, at most 50 ms unless [declared
     /// otherwise](crate::declare::FleetLease::cold_wait).
     ///
     /// ```
@@ -107,11 +107,11 @@ impl<'a> Request<'a> {
     /// threads and processes. Without a timeout it waits as long as needed; with a timeout of zero it is
     /// [`try_acquire`](Self::try_acquire).
     ///
-    /// A set has one queue, and a keyed set one for each key; keys that wait for limits that [all of
-    /// them](crate::Limit::scope) have are served by their shares. Only the first waiter of a queue is served, so large
-    /// requests are not starved by small ones, and no process overtakes. A waiter sleeps until its request is granted,
-    /// or until the instant at which time alone makes it admissible. When a process in the queue dies, those behind it
-    /// move up.
+    /// A set has one queue, and a keyed set one for each key; keys that wait for limits of [all
+    /// keys](crate::Limit::scope) are served in proportion to their weights. Only the first waiter of a queue is
+    /// served, so large requests are not starved by small ones, and no process overtakes. A waiter sleeps until its
+    /// request is granted, or until the instant at which time alone makes it admissible. When a process in the queue
+    /// dies, those behind it move up.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -161,8 +161,8 @@ impl<'a> Request<'a> {
     }
 
     /// Like [`acquire`](Self::acquire), but waits only while `keep_waiting` returns true: for callers that may be
-    /// interrupted, by a signal for instance. It is called before and after each sleep, so about once a second at
-    /// least, and whenever a signal handler has run in the waiting thread; never if there is nothing to wait for. No
+    /// interrupted, by a signal for instance. It is called before and after each sleep, so at least about once a
+    /// second, and whenever a signal handler has run in the waiting thread; never if there is nothing to wait for. No
     /// lock is held during the call.
     ///
     /// When it returns false, the answer is the same as for a timeout at that instant: a refusal, or a permit that
@@ -195,7 +195,8 @@ impl<'a> Request<'a> {
         mut keep_waiting: impl FnMut() -> bool,
     ) -> Result<Outcome<'a>, Error> {
         let outcome = self.acquire_rows(timeout.into(), Some(&mut keep_waiting));
-        // Here, and not by the compiler after the return: a panic would then leave what is returned without an owner.
+        // Dropped here and not by the compiler after the return, where a panic would leave the outcome without an
+        // owner.
         drop(keep_waiting);
         outcome
     }

@@ -41,7 +41,7 @@ impl<'a> Request<'a> {
 }
 
 impl LimitSet {
-    /// Makes the background worker look after batches that were just drawn.
+    /// Hands batches that were just drawn to the background worker, which returns those that go unused.
     #[inline]
     pub(crate) fn see_to_batches(&self) {
         if self.engine_set().claim_unattended_batches() {

@@ -1,4 +1,4 @@
-//! Requests that hold nothing, for one key or many, and looks.
+//! Requests that hold nothing, for one key or many, and peeking.
 
 use super::Request;
 use super::client::Client;
@@ -8,7 +8,7 @@ use crate::engine::{Decision, KeyIdentity};
 use crate::error::Error;
 
 impl<'a> Request<'a> {
-    /// Takes everything that the request names for good, or nothing. For requests that hold nothing: there is no
+    /// Takes everything that the request names, for good, or takes nothing. For requests that hold nothing: there is no
     /// permit to keep and nothing to settle.
     ///
     /// ```
@@ -62,13 +62,13 @@ impl<'a> Request<'a> {
     }
 
     /// [Checks](Self::check) each of many keys, all at one instant, and returns the answers in the order of the keys.
-    /// The request's own key, if it has one, is not asked. Each key takes less time than a check of its own, the more
-    /// so the larger the table is.
+    /// The request's own key, if it has one, is ignored. This takes less time than checking each key by itself, and the
+    /// larger the table, the more it saves.
     ///
-    /// Each key is decided on its own: one that is refused takes nothing and changes nothing for the others. A key
-    /// that is named twice is decided twice. A cost above what only some keys ever admit at once, because of their
-    /// [tier](crate::Tier) or a [capacity of their own](crate::Key::override_capacity), is not an error: those keys are
-    /// refused by that limit, with no [`retry_after`](Checked::retry_after).
+    /// Each key is decided on its own: one that is refused takes nothing and changes nothing for the others. A key that
+    /// is named twice is decided twice. A cost that only some keys can never admit at once, because of their
+    /// [tier](crate::Tier) or a [capacity of their own](crate::Key::override_capacity), is not an error: that limit
+    /// refuses those keys, with no [`retry_after`](Checked::retry_after).
     ///
     /// ```
     /// # use std::time::Duration;

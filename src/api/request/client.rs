@@ -1,4 +1,4 @@
-//! Whose limits of a keyed set a request takes from.
+//! Whose limits in a keyed set a request takes from.
 
 use std::net::IpAddr;
 

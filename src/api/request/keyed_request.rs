@@ -131,8 +131,8 @@ impl Request<'_> {
     /// Each limit counts what all addresses of the surrounding network take together. An IPv4-mapped IPv6 address is
     /// treated as the IPv4 address.
     ///
-    /// Networks have no queues and hold nothing, so such a request can be [checked](Self::check) and
-    /// [looked at](Self::peek), and nothing else.
+    /// Networks have no queues and hold nothing, so such a request can only be [checked](Self::check) or [peeked
+    /// at](Self::peek).
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Whether it may be admitted from a batch that this process has drawn.
+    /// Whether the request may be admitted from a batch that this process has drawn.
     #[inline(always)]
     pub(super) fn is_by_credit(&self) -> bool {
         self.set.engine_set().has_credit() && matches!(self.wanted.client, Client::Everyone)
@@ -155,7 +155,7 @@ impl Request<'_> {
         self.rows().ok_or_else(|| self.without_target())
     }
 
-    /// As [`target`](Self::target); `None` for an address, and where the key is missing.
+    /// Like [`target`](Self::target), but `None` for an address, or if the key is missing.
     #[inline(always)]
     pub(super) fn rows(&self) -> Option<Target<'_>> {
         let set = self.set.engine_set();

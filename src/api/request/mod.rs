@@ -95,7 +95,7 @@ impl<'a> Request<'a> {
         Self { set, wanted }
     }
 
-    /// What was wanted, of this set.
+    /// A request to this set for what was wanted.
     #[cfg(feature = "tower")]
     pub(crate) fn of(set: &'a LimitSet, wanted: Wanted) -> Self {
         Self { set, wanted }
@@ -178,8 +178,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The same request for another set, without the key: it takes the limits of the same names. A limit that it takes
-    /// only by default may be missing there.
+    /// The same request for another set, without the key: it takes from the limits of the same names. A limit that it
+    /// takes from only by default may be missing there.
     #[cfg(feature = "tower")]
     pub(crate) fn on<'b>(&self, set: &'b LimitSet) -> Result<Request<'b>, Error> {
         let by_default = self.set.request();

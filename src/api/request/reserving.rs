@@ -57,8 +57,8 @@ impl<'a> Reservation<'a> {
         Duration::from_nanos(self.due.saturating_sub(self.now()))
     }
 
-    /// Gives back what was reserved and its algorithm still refunds (see [`Permit::settle`]). Returns false, and
-    /// changes nothing, if it came too late: a reservation counts as used once its delay is over.
+    /// Gives back whatever its algorithm still refunds of what was reserved (see [`Permit::settle`]). Returns false,
+    /// and changes nothing, if it came too late: a reservation counts as used once its delay is over.
     ///
     /// If one limit of several made the reservation wait, the others were charged as of the same instant. Their cost
     /// comes back, but they are not free again before that instant.
