@@ -25,11 +25,12 @@ pub struct SetCounts {
     pub refused_queue_full: u64,
     /// Requests refused because the set, or their key, was [throttled](crate::Permit::throttled).
     pub refused_throttled: u64,
-    /// Requests refused because the store had no more for this host of a limit that [hosts share](crate::Limit::fleet).
+    /// Requests refused because the store had nothing more for this host of a limit that [hosts
+    /// share](crate::Limit::fleet).
     pub refused_lease: u64,
-    /// Requests refused because nothing was leased yet of a limit that hosts share.
+    /// Requests refused because nothing of a limit that hosts share was leased yet.
     pub refused_lease_pending: u64,
-    /// Requests refused because the store of a limit that hosts share was out.
+    /// Requests refused because the store of a limit that hosts share was down.
     pub refused_store_out: u64,
     /// Requests admitted after waiting.
     pub waited: u64,
@@ -44,8 +45,8 @@ pub struct SetCounts {
     pub reclaimed: u64,
     /// Places in the queue given back for dead processes.
     pub reclaimed_tickets: u64,
-    /// Amounts given back because their lease had run out, or because hosts share the limit and the place was not
-    /// leased any more.
+    /// Amounts given back because their lease had run out, or because hosts share the limit and the place was no longer
+    /// leased.
     pub expired: u64,
     /// Times the lock was found with a dead owner.
     pub recoveries: u64,
@@ -78,8 +79,9 @@ pub struct LimitCounts {
     pub refunded: u64,
     /// Units used beyond what was reserved.
     pub overdraft: u64,
-    /// Permits dropped without being settled. Of a concurrency limit: permits that held some of it and that the
-    /// program [lost](crate::Permit::release_lost), as one in Python that is garbage-collected before it is released.
+    /// Permits dropped without being settled. For a concurrency limit: permits that held some of it and that the
+    /// program [lost](crate::Permit::release_lost), such as a permit in Python that is garbage-collected before it is
+    /// released.
     pub unsettled: u64,
     /// Units given back for dead holders, or because a lease of the hold or of the host had run out.
     pub reclaimed: u64,

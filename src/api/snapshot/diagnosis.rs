@@ -1,4 +1,4 @@
-//! A snapshot, and beside it what one needs to find out what is wrong: about the segment's file, and about each lock.
+//! A snapshot, together with what it takes to find out what is wrong with the segment's file or with one of its locks.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub struct Diagnosis {
     pub shards: Vec<ShardDiagnosis>,
 }
 
-/// The boot, file and namespaces that a segment belongs to, beside those of this process.
+/// The boot, file and namespaces that a segment belongs to, and those of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentPlace {
@@ -40,7 +40,7 @@ pub struct SegmentPlace {
     /// Whether the file is the one that was created, and not a copy of it.
     pub same_file: bool,
     /// The inode of the PID namespace of its processes; zero if the kernel does not say. If they may be in several,
-    /// that of its creator.
+    /// that of the process that created the segment.
     pub pid_namespace: u64,
     /// Whether processes of several PID namespaces may use it: see [`LockKind`].
     pub any_pid_namespace: bool,
@@ -65,8 +65,8 @@ pub struct ShardDiagnosis {
     /// Whether the lock can never be taken again in this state. The first process to attach while no other is
     /// attached recreates it.
     pub lock_lost: bool,
-    /// A number that advances with each change and each decision, refusals included. If two looks find the same number, no
-    /// operation finished in between.
+    /// A number that advances with each change and each decision, refusals included. If two readings find the same
+    /// number, no operation finished in between.
     pub changes: u64,
     /// Whether an operation has begun and not finished: its process is working or died, or a reset or rebuild is in
     /// progress.
@@ -78,10 +78,10 @@ pub struct ShardDiagnosis {
     /// Whether its counts agree with its holds, tickets and keys; `None` if it kept changing or an operation is half
     /// done.
     pub adds_up: Option<bool>,
-    /// Whether something was given back while another process held the lock, and nothing has finished that.
+    /// Whether something was given back while another process held the lock, and no process has finished that yet.
     pub unfinished_returns: bool,
     /// The [numbers](super::TicketSnapshot::number) of tickets that are first in their queues and could be granted.
-    /// They are granted within a moment, unless the process that should have done so is dead.
+    /// They are granted within a moment, unless the process that should do so is dead.
     pub admissible_heads: Vec<u64>,
 }
 
@@ -124,9 +124,8 @@ impl SegmentReader {
         Ok(first)
     }
 
-    /// Where the segment comes from, and where this process is. Of a
-    /// [directory](crate::Segment#a-file-for-each-set), the place is that of the first file that comes from elsewhere, if
-    /// one does.
+    /// Where the segment comes from, and where this process is. For a [directory](crate::Segment#a-file-for-each-set),
+    /// the place is that of the first file that comes from elsewhere, if one does.
     ///
     /// # Errors
     ///
@@ -182,13 +181,13 @@ impl SegmentPlace {
         }
     }
 
-    /// The place of a file that is foreign here, because that says more.
+    /// Prefers the place of a file that is foreign here, because it says more.
     fn or(self, other: Self) -> Self {
         let is_here = self.same_pids() && self.time_namespace == self.own_time_namespace;
         if is_here { other } else { self }
     }
 
-    /// Whether process ids that are named without a PID namespace are those of this process's.
+    /// Whether process ids given without a PID namespace are those of this process's namespace.
     pub fn same_pids(&self) -> bool {
         self.same_boot
             && self.same_file

@@ -1,4 +1,4 @@
-//! One snapshot of several files: of the sets of a directory.
+//! One snapshot of several files: those of a directory.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{FleetSnapshot, ParticipantSnapshot, SegmentSnapshot};
 
 impl SegmentSnapshot {
-    /// The snapshot of the directory at `path` whose files this and the others are of.
+    /// The snapshot of the directory at `path`, made of this snapshot of its first file and those of the others.
     pub(in crate::api) fn joined_by(mut self, path: &Path, others: Vec<Self>) -> Self {
         path.clone_into(&mut self.path);
         for set in &mut self.sets {
@@ -42,8 +42,8 @@ impl SegmentSnapshot {
     }
 }
 
-/// Adds those that are not among the known. Two copies of the library in one process stay two. Returns the slot among
-/// the known of each slot in the file.
+/// Adds the participants of a file that are not known yet. Two copies of the library in one process stay two. Returns,
+/// for each slot in the file, the slot of the known participant.
 fn join_participants(
     known: &mut Vec<ParticipantSnapshot>,
     of_file: Vec<ParticipantSnapshot>,

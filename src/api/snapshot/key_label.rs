@@ -7,7 +7,8 @@ use serde::{Serialize, Serializer};
 use crate::engine::{KeptName, RuledShard};
 use crate::table::Fingerprint;
 
-/// Identifies a key: by its fingerprint, and by what is [stored](crate::Keyed::store_keys) of it for people to read.
+/// Identifies a key: by its fingerprint, and by the part of it that is [stored](crate::Keyed::store_keys) for people to
+/// read.
 ///
 /// Serialised with `text` if the stored bytes are UTF-8, otherwise with `hex`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -41,23 +41,22 @@ pub struct KeySnapshot {
     /// Whether all its limits are as if never used. If nothing is held and nothing waits either, the next key that
     /// needs a row gets this one.
     pub replenished: bool,
-    /// Permits that hold something of its limits, including grants not yet collected, without those of dead
-    /// processes.
+    /// Permits that hold something of its limits, including grants not yet collected, but not those of dead processes.
     pub held: u64,
-    /// Such permits of dead processes, and those whose leases have all run out. The next request that needs what they
-    /// hold takes it back.
+    /// Permits of dead processes that hold something of its limits, and those whose leases have all run out. The next
+    /// request that needs what they hold takes it back.
     pub of_dead: u64,
     /// Requests in its queue.
     pub waiting: u64,
-    /// Its standing among the keys that wait for [limits of all keys](crate::Limit::scope), if the first request in its queue
-    /// is one of those.
+    /// Its standing among the keys that wait for [limits of all keys](crate::Limit::scope), if the first request in its
+    /// queue waits for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_order: Option<KeyInOrder>,
     /// Whether it lies in the second of the two buckets that it may be in.
     pub second_bucket: bool,
-    /// The limits that it has for itself, in the order of the declaration: those of [all keys](crate::Limit::scope) are in
-    /// the snapshot of the set. If limits count [networks](crate::Limit::prefix), only those that count this one, or all of
-    /// them if it is unknown which do.
+    /// The limits that it has for itself, in the order of the declaration: those of [all keys](crate::Limit::scope) are
+    /// in the snapshot of the set. If limits count [networks](crate::Limit::prefix), only those that count this one, or
+    /// all of them if it is not known which do.
     pub limits: Vec<KeyLimitSnapshot>,
 }
 
@@ -99,7 +98,7 @@ pub struct KeyLeaseSnapshot {
     /// How much longer they may be spent; zero if nothing is leased.
     #[serde(serialize_with = "as_seconds")]
     pub valid_for: Duration,
-    /// For how long the store has no unit for the key, as it has said; zero if it did not say that, or the time is over.
+    /// How long the store has said it will have no unit for the key; zero if it has not said so, or that time is over.
     /// Until then nothing is admitted [unleased](crate::declare::FleetLease::unleased).
     #[serde(serialize_with = "as_seconds")]
     pub free_in: Duration,

@@ -37,7 +37,7 @@ impl LockSnapshot {
         }
     }
 
-    /// Whether a process holds it that has not died.
+    /// Whether a live process holds it.
     pub fn is_held(&self) -> bool {
         self.holder_pid.is_some() || self.holder_thread.is_some()
     }

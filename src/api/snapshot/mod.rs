@@ -53,8 +53,8 @@ pub(in crate::api) use seconds::{as_seconds, as_seconds_if_any};
 
 /// A copy of a segment. Each shard of a set is consistent, unless the set is marked as torn.
 ///
-/// If the segment is a [directory](crate::Segment#a-file-for-each-set), this is of all its files together: the size and
-/// the cold starts are sums, a process that is attached to several files is one participant, slots are renumbered,
+/// If the segment is a [directory](crate::Segment#a-file-for-each-set), this covers all its files together: the size
+/// and the cold starts are sums, a process that is attached to several files is one participant, slots are renumbered,
 /// and the capacity is the smallest.
 ///
 /// When serialised, all times are numbers of seconds.
@@ -128,7 +128,7 @@ pub struct SetSnapshot {
     pub(in crate::api) created: Duration,
     /// The set's declared metadata.
     pub metadata: BTreeMap<String, String>,
-    /// The part of its file in a fleet, if the segment is a [directory](crate::Segment#a-file-for-each-set).
+    /// What its file knows about the fleet, if the segment is a [directory](crate::Segment#a-file-for-each-set).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetSnapshot>,
     /// The version of the declaration in force, if it has one.
@@ -150,9 +150,10 @@ pub struct SetSnapshot {
     pub throttled_for: Duration,
     /// The counters.
     pub counts: SetCounts,
-    /// Permits that hold something, without those of dead processes.
+    /// Permits that hold something, not counting those of dead processes.
     pub active: u64,
-    /// Permits of dead processes, and those whose leases have all run out: the next request that needs them takes them.
+    /// Permits of dead processes, and those whose leases have all run out: the next request that needs what they hold
+    /// takes it.
     pub of_dead: u64,
     /// How many permits can hold something at once.
     pub hold_capacity: u64,
@@ -183,7 +184,7 @@ pub struct KeysSnapshot {
     pub in_use: u64,
     /// All rows.
     pub rows: u64,
-    /// Rows that went to another key when the former one had nothing in use, and so lost nothing.
+    /// Rows that went to another key while the former one had nothing in use and so lost nothing.
     pub evicted_unused: u64,
     /// Rows that went to another key although the former one had something in use, which is forgotten.
     pub evicted_in_use: u64,
@@ -211,7 +212,7 @@ pub struct LimitSnapshot {
     /// Units that could be taken now.
     pub remaining: u64,
     /// Units held by dead processes, or for longer than their lease. They count as free, because a request that needs
-    /// them gets them. In a keyed set, the concurrency that is held in this way for all keys together.
+    /// them gets them. In a keyed set, the concurrency held in this way, for all keys together.
     pub of_dead: u64,
     /// How long until it is completely replenished.
     #[serde(serialize_with = "as_seconds")]
@@ -284,7 +285,7 @@ pub struct TicketSnapshot {
     /// Whether it was granted and has not collected the grant yet.
     pub granted: bool,
     /// Whether it is out of the queue because its process did not collect a grant, of this request or another. It
-    /// returns to its place as soon as it looks.
+    /// returns to its place as soon as its process looks again.
     pub passed_over: bool,
     /// The key in whose queue it is, if the set is keyed.
     pub key: Option<KeyLabel>,
@@ -298,7 +299,7 @@ pub struct TicketSnapshot {
     pub costs: BTreeMap<String, u64>,
 }
 
-/// Whether a limit has the scope that need not be said.
+/// Whether a limit has the default scope, which is not written out.
 fn is_of_each_key(scope: &Scope) -> bool {
     *scope == Scope::Key
 }
@@ -332,7 +333,7 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// What is looked at: the source of snapshots of a segment and of its keys.
+/// The source of snapshots of a segment and of its keys.
 pub(crate) struct SnapshotSource<'a> {
     pub(crate) path: &'a Path,
     pub(crate) region: &'a Region,
@@ -351,8 +352,8 @@ impl SnapshotSource<'_> {
         self.take_with(|_, _| {})
     }
 
-    /// Takes a snapshot, and calls `examine` for each shard as soon as it is copied, with the state that its lock had
-    /// before.
+    /// Takes a snapshot, and calls `examine` for each shard as soon as it is copied, with the state that its lock was
+    /// in before.
     fn take_with(&self, mut examine: impl FnMut(Shard<'_>, LockState)) -> Result<SegmentSnapshot, Error> {
         let header: &Header = self.region.record(0).map_err(|place| damaged(self.path, place))?;
         #[cfg(feature = "metrics")]

@@ -1,4 +1,4 @@
-//! Segments opened for looking only.
+//! Segments opened for inspection only.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::shm::file::set_directory::{files, named_directory};
 use crate::shm::layout::geometry::Geometry;
 use crate::shm::process::participant::{ParticipantId, ParticipantTable};
 
-/// A segment opened for looking only. It is mapped read-only, nothing is locked, and this process does not become a
-/// participant. Of a [directory](crate::Segment#a-file-for-each-set), it shows the sets that were there when it was
+/// A segment opened for inspection only. It is mapped read-only, nothing is locked, and this process does not become a
+/// participant. For a [directory](crate::Segment#a-file-for-each-set), it shows the sets that were there when it was
 /// opened.
 #[derive(Debug)]
 pub struct SegmentReader {
@@ -27,7 +27,7 @@ pub struct SegmentReader {
     declaration: Declaration,
 }
 
-/// One file of what is looked at.
+/// One file of an inspected segment.
 #[derive(Debug)]
 pub(in crate::api) struct FileReader {
     pub(super) path: PathBuf,
@@ -38,7 +38,7 @@ pub(in crate::api) struct FileReader {
 }
 
 impl SegmentReader {
-    /// Opens a segment for looking only. Read permission on the file is enough.
+    /// Opens a segment for inspection only. Read permission on the file is enough.
     ///
     /// # Errors
     ///
@@ -68,7 +68,8 @@ impl SegmentReader {
         })
     }
 
-    /// Whether a file is a segment, by its first bytes: sound or damaged, of any format. Does not open it as one.
+    /// Whether the first bytes of a file are those of a segment, sound or damaged, of any format. Does not open it as
+    /// one.
     ///
     /// # Errors
     ///
@@ -77,8 +78,8 @@ impl SegmentReader {
         is_segment(path.as_ref())
     }
 
-    /// The files in a [directory](crate::Segment#a-file-for-each-set) with a file for each set, sorted by name; `None`
-    /// if the path is that of a single file. They are not opened as segments.
+    /// The files in a [directory](crate::Segment#a-file-for-each-set) that has a file for each set, sorted by name;
+    /// `None` if the path is that of a single file. They are not opened as segments.
     ///
     /// # Errors
     ///
@@ -115,7 +116,7 @@ impl SegmentReader {
         })
     }
 
-    /// The path, as it was given.
+    /// The path, as given.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -144,7 +145,7 @@ impl SegmentReader {
     }
 }
 
-/// The sets of a directory. One that is removed meanwhile is left out.
+/// The sets of a directory. A set that is removed in the meantime is left out.
 fn open_files(directory: &Path) -> Result<Vec<FileReader>, Error> {
     let mut opened = Vec::new();
     for path in files(directory)? {
@@ -162,7 +163,7 @@ fn open_files(directory: &Path) -> Result<Vec<FileReader>, Error> {
 
 impl FileReader {
     fn open(path: &Path) -> Result<Self, Error> {
-        // Whoever owns the file cannot make a mere look do harm.
+        // Any owner is trusted: merely looking at a file does no harm, whoever owns it.
         let observed = observe(path, true)?;
         let (stored, plans) = compile_definitions(&observed.verified, path)?;
         let verified = &observed.verified;
@@ -213,7 +214,7 @@ impl FileReader {
         &self.stored
     }
 
-    /// The bytes reserved for the definition of each set.
+    /// How many bytes are reserved for the definition of each set.
     pub(in crate::api) fn definition_rooms(&self) -> impl Iterator<Item = u64> {
         self.sets.iter().map(|set| set.geometry.shape.definition_room)
     }
