@@ -15,8 +15,8 @@ impl SegmentSnapshot {
     /// scrape or every few seconds. It does not slow down requests. Names and labels are those of
     /// `limitctl export --prometheus`, without the histogram of waits: a recorder takes single values only.
     ///
-    /// A recorder's counters never fall. If the counters of the segment are reset, or there is another segment at its
-    /// path, those of the recorder continue from where they are: each is the sum of what this process has seen.
+    /// A recorder's counters never fall. If the counters of the segment are reset, or another segment takes its path,
+    /// those of the recorder continue from where they are: each is the sum of what this process has seen.
     ///
     /// ```
     /// # use shmlimit::snapshot::SegmentReader;

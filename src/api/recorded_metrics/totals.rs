@@ -1,4 +1,4 @@
-//! Counters that only rise, made of those of segments, which start over.
+//! Counters that only rise, made from those of segments, which may start over.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ pub(super) struct Count {
 
 /// The counters of a path over all segments that this process has seen there.
 ///
-/// A counter of a recorder never falls, so one that was handed the counts as they are would stand still after the
-/// segment was recreated, or its counters were reset, until the old count was reached again.
+/// A recorder's counter never falls. If it were given the counts as they are, it would stand still after the segment is
+/// recreated, or its counters are reset, until the old count is reached again.
 #[derive(Clone, Debug, Default)]
 struct Totals {
     /// When the latest copy was begun.
@@ -32,16 +32,17 @@ struct Totals {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {
-    /// When the file was created whose count was seen last.
+    /// When the file whose count was last seen was created.
     created: Duration,
     /// What was counted before the count last started over.
     before: u64,
     since: u64,
 }
 
-/// Replaces the counts of a snapshot by what they are in total since this process first looked.
+/// Replaces the counts of a snapshot with their totals since this process first looked.
 pub(super) fn accumulate(snapshot: &SegmentSnapshot, counts: &mut [Count]) {
-    // An error means that no process can be told from those that it forks. Then the counts are passed on as they are.
+    // An error means that a process cannot be told from the children that it forks. The counts are then passed on as
+    // they are.
     if let Ok(mut known) = KNOWN.lock() {
         let totals = totals_of(&mut known, &snapshot.path);
         totals.add(snapshot.begun, counts);
@@ -54,7 +55,7 @@ fn totals_of<'a>(known: &'a mut HashMap<PathBuf, Totals>, path: &Path) -> &'a mu
 
 impl Totals {
     fn add(&mut self, begun: u64, counts: &mut [Count]) {
-        // Another thread has recorded a later copy meanwhile: what this one has less is not a reset.
+        // If another thread has already recorded a later copy, lower counts in this one do not mean a reset.
         let is_late = begun < self.begun;
         if !is_late {
             self.begun = begun;
