@@ -1,4 +1,4 @@
-//! Pools of sets, from which one is chosen for each request.
+//! Pools of sets, one of which is chosen for each request.
 
 mod pool_request;
 mod pool_strategy;

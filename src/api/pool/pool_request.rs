@@ -78,7 +78,7 @@ impl<'a> PoolRequest<'a> {
         self.requests.get(index)
     }
 
-    /// The request for a set of the pool, which there always is.
+    /// The request for a set of the pool, which always exists.
     pub(super) fn member(&self, index: usize) -> Result<&Request<'a>, Error> {
         self.get(index).ok_or(Error::Request(RequestError::EmptyPool))
     }

@@ -21,9 +21,9 @@ pub enum PoolStrategy {
     RoundRobin,
     /// Each with the same probability, from random numbers that differ from process to process.
     Random,
-    /// The set with the smallest share in use: the larger of the concurrency that is held and the rate, calls and
-    /// budget that are not replenished. Ties go to the set with the fewest waiters, then to the next in turn. Looks
-    /// at every set without a lock, so the numbers may be out of date.
+    /// The set with the smallest share in use: the larger of the share of concurrency that is held and the share of
+    /// rate, calls and budget that is not replenished. Ties go to the set with the fewest waiters, then to the next in
+    /// turn. Looks at every set without a lock, so the numbers may be out of date.
     LeastLoaded,
 }
 
@@ -100,7 +100,7 @@ impl Position {
     /// Advances the position, from `start` if this process is new here.
     fn advance(&self, owner: u64, start: impl FnOnce() -> u64, step: u64) -> u64 {
         if self.owner.load(Ordering::Acquire) != owner {
-            // Threads that race here may choose the same member once, which does no harm.
+            // Threads that race here may choose the same member, which does no harm.
             self.next.store(start(), Ordering::Relaxed);
             self.owner.store(owner, Ordering::Release);
         }

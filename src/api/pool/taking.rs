@@ -21,7 +21,7 @@ enum Round<'a> {
 }
 
 impl<'a> PoolRequest<'a> {
-    /// Chooses a set, takes everything that the request names from it or nothing, and answers at once.
+    /// Chooses a set, takes from it everything that the request names or nothing, and answers at once.
     ///
     /// With [`failover`](crate::LimitPool::failover), the sets are asked one after the other until one admits the
     /// request. If all refuse, the answer is the refusal with the shortest wait. Each set that refused has counted a
@@ -58,7 +58,8 @@ impl<'a> PoolRequest<'a> {
         mut keep_waiting: impl FnMut() -> bool,
     ) -> Result<Chosen<'a>, Error> {
         let chosen = self.wait(timeout.into(), Some(&mut keep_waiting));
-        // Here, and not by the compiler after the return: a panic would then leave what is returned without an owner.
+        // Dropped here and not by the compiler after the return, where a panic would leave the outcome without an
+        // owner.
         drop(keep_waiting);
         chosen
     }
@@ -116,13 +117,13 @@ impl<'a> PoolRequest<'a> {
         Ok(Chosen { index, outcome })
     }
 
-    /// The sets to ask, in order: with failover all, otherwise one.
+    /// The sets to ask, in order: all of them with failover, otherwise one.
     fn order(&self) -> Result<Order, Error> {
         let max = if self.pool.failover { self.pool.len() } else { 1 };
         self.pool.order(max)
     }
 
-    /// The time by which its waits are measured.
+    /// The current time, by the clock that measures waits.
     fn now(&self) -> u64 {
         let first = self.pool.get(0);
         first.map_or(0, |set| set.shared().engine.wait_nanos())
@@ -146,7 +147,7 @@ impl<'a> PoolRequest<'a> {
         answers.end()
     }
 
-    /// Like [`ask`](Self::ask), without blocking where a set waits for the store of a fleet.
+    /// Like [`ask`](Self::ask), but does not block while a set waits for the store of a fleet.
     async fn ask_async(&self, order: &[usize]) -> Result<Round<'a>, Error> {
         let mut answers = Answers::default();
         for index in order.iter().copied() {
@@ -173,7 +174,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// What the sets that were asked so far have answered.
+/// What the sets asked so far have answered.
 #[derive(Default)]
 struct Answers<'a> {
     waits_at: Option<usize>,
