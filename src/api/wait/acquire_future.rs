@@ -44,7 +44,7 @@ struct Asked {
     decision: Decision,
     timeout: Option<Duration>,
     deadline: Deadline,
-    /// The latest answer of the store before it began to wait, if it waits for no longer than the next one takes.
+    /// The store's latest answer before the wait began, if the request waits only until the next answer.
     answer: Option<FutexValue>,
     /// Set while it waits with a ticket.
     waiter: Option<Arc<Waiter>>,
@@ -62,7 +62,7 @@ impl<'a> AcquireFuture<'a> {
     }
 
     /// The same future, but neither it nor its permit borrows anything: for spawned tasks. Each keeps the segment
-    /// attached by itself.
+    /// attached on its own.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -168,7 +168,7 @@ impl Asked {
             let Some(waiter) = &self.waiter else {
                 match self.begin(set, engine) {
                     Ok(Some(is_admitted)) => return Poll::Ready(Ok(is_admitted)),
-                    // Look once: a grant from before the background thread started to sleep for this ticket woke
+                    // Look once: a grant made before the background thread started to sleep for this ticket woke
                     // nobody.
                     Ok(None) => continue,
                     Err(error) => return Poll::Ready(Err(error)),
@@ -193,7 +193,8 @@ impl Asked {
                     && self.answer.is_some()
                     && engine.cold_wait(target, &self.costs).is_ok_and(|left| left == 0);
                 let is_late = is_answered || now >= self.deadline.on_boot_clock();
-                // Once woken, it looks in any case: the thread may have found an error that the future must report.
+                // Once woken, the future looks in any case: the thread may have found an error that the future must
+                // report.
                 if !is_late && !was_woken && !engine.needs_look(shard, waiting, now) {
                     return Ok(PollResult::Waiting);
                 }
@@ -225,7 +226,7 @@ impl Asked {
             key: self.key.as_ref(),
         };
         if self.timeout == Some(Duration::ZERO) {
-            // Read first, so that an answer is not missed that comes after the look.
+            // Read first, so that an answer that comes after the look is not missed.
             self.answer = engine.latest_answer();
             let cold_wait = engine.cold_wait(target, &self.costs)?;
             if cold_wait == 0 {
@@ -233,7 +234,7 @@ impl Asked {
                 set.see_to_batches();
                 return Ok(Some(admitted));
             }
-            // A poll must not block, so the request waits for the store in the queue: until it has answered.
+            // A poll must not block, so the request waits in the queue until the store has answered.
             let cold_wait = Duration::from_nanos(cold_wait);
             self.timeout = Some(cold_wait);
             self.deadline = engine.deadline_after(self.timeout);

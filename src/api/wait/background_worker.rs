@@ -85,7 +85,7 @@ impl LeaseRenewal {
         }
     }
 
-    /// Renews the lease if it is time. Returns whether to keep the renewal.
+    /// Renews the lease if that is due. Returns whether to keep the renewal.
     fn look(&mut self) -> bool {
         let Some(shared) = self.shared.upgrade() else {
             return false;
@@ -119,7 +119,7 @@ impl LeaseRenewal {
                 self.expiry = now.saturating_add(lease);
                 self.next = now.saturating_add((lease / RENEWALS_PER_LEASE).max(1));
             }
-            // The lock is needed only in the middle of a change, which does not last.
+            // The lock is needed only in the middle of a change, which does not last long.
             Err(_) => self.next = now.saturating_add((lease / RENEWALS_PER_LEASE).clamp(1, SLICE)),
         }
         true
@@ -189,7 +189,7 @@ struct Round {
     owner: u64,
     next: u64,
     deaths: Deaths,
-    /// When to give back what a process that died held, on the boot-time clock, if there is such a process.
+    /// When to give back what a dead process held, on the boot-time clock, if a process has died.
     reclaim_at: Option<u64>,
     /// Whether deaths in it cannot be watched for.
     is_unwatched: bool,
@@ -397,8 +397,8 @@ impl BackgroundWorker {
         (segments, work.taken_on)
     }
 
-    /// Adds the futures that the process futex was advanced for, or all of the segment if it is unknown which they
-    /// are.
+    /// Adds the futures that the process futex was advanced for, or all futures of the segment if it is not known which
+    /// those are.
     fn read_wake_list(&self, shared: &Arc<SharedSegment>, round: &mut Round, due: &mut Vec<Arc<Waiter>>) {
         let owner = shared.engine.membership.owner_so_far();
         let mut pending_wake = Vec::new();
@@ -456,8 +456,8 @@ impl BackgroundWorker {
         }
     }
 
-    /// Asks to be notified of deaths that could help the futures of a segment, and gives back what processes held
-    /// whose death was reported. Returns when to come back.
+    /// Asks to be notified of deaths that could help the futures of a segment, and gives back what the processes held
+    /// whose deaths have been reported. Returns when to come back.
     fn attend_to_deaths(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
         let segment = shared.number;
         if round.deaths.take_fired() {

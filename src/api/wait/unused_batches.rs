@@ -12,8 +12,8 @@ use crate::units::NANOS_PER_SECOND;
 /// A batch from which nothing was spent for this long is returned.
 const UNUSED_AFTER: u64 = NANOS_PER_SECOND;
 
-/// The open handles of segments from whose sets this process draws [batches](crate::Limit::credit). All handles of
-/// one segment share its batches, and any that is still open will do to return them.
+/// The open handles of segments from whose sets this process draws [batches](crate::Limit::credit). All handles of one
+/// segment share its batches, and any handle that is still open can return them.
 ///
 /// A forked child inherits its parent's handles, unless another thread was using the list at that moment: then it has
 /// only those that it [draws](UnusedBatches::of) from or opens itself.
@@ -88,7 +88,7 @@ impl UnusedBatches {
         self.next
     }
 
-    /// Returns what was not used since the last look, if it is time. Returns false once there is nothing left to look
+    /// Returns what was not used since the last look, if that is due. Returns false once there is nothing left to look
     /// after.
     pub(crate) fn look(&mut self) -> bool {
         let now = boot_nanos();

@@ -35,7 +35,7 @@ pub(crate) struct Waiter {
     owner: u64,
     /// On the boot-time clock.
     deadline: u64,
-    /// Whether it waits for an answer of the store, and no longer than for that.
+    /// Whether it waits only until the store answers.
     awaits_answer: bool,
     wait: Mutex<Option<Wait>>,
 }
@@ -46,11 +46,11 @@ struct Wait {
     waker: Option<Waker>,
     /// Whether it was woken and has not looked since.
     is_woken: bool,
-    /// The latest answer of the store that it has looked after, if it waits for one.
+    /// The latest answer of the store since which it has looked, if it waits for one.
     answer: Option<FutexValue>,
 }
 
-/// What to do after looking after a future.
+/// What to do next with a future that was looked after.
 #[derive(Debug)]
 pub(crate) enum NextStep {
     /// Wake it.
@@ -71,8 +71,8 @@ pub(crate) type Queue = (ShardKey, u64);
 type TicketKey = (ShardKey, u64);
 
 impl Waiter {
-    /// A waiter without a waker yet; the future looks once in any case. With an `answer`, it is also woken when the store
-    /// has answered after that.
+    /// A waiter without a waker yet; the future looks once in any case. With an `answer`, it is also woken once the
+    /// store has given a later one.
     pub(crate) fn new(set: &LimitSet, waiting: Waiting, answer: Option<FutexValue>) -> Arc<Self> {
         let (shard, row) = waiting.queue();
         Arc::new(Self {
@@ -119,7 +119,7 @@ impl Waiter {
         self.shared.engine.membership.is_current(self.owner)
     }
 
-    /// The queue, with its segment, that it is in.
+    /// The queue that it is in, and the segment of the queue.
     pub(crate) fn queue(&self) -> Queue {
         (self.shard_key(), self.row)
     }
@@ -219,7 +219,7 @@ pub(crate) struct TakenOn {
     pub(crate) needs_another_futex: bool,
     /// When the future next needs attention.
     pub(crate) look_at: u64,
-    /// The waker of a future that held the same ticket before: it has lost it and must start over.
+    /// The waker of a future that held the same ticket before: that future has lost the ticket and must start over.
     pub(crate) replaced: Option<Waker>,
 }
 
@@ -300,9 +300,8 @@ impl Waiters {
         was_last
     }
 
-    /// Schedules a look at a future for `instant` or its deadline, unless something is planned for sooner. The
-    /// earlier one may be the retry of a look that found the future looking for itself, and with it all that is left
-    /// of a wake.
+    /// Schedules a look at a future for `instant` or its deadline, unless something is planned for sooner. The earlier
+    /// look may be the retry of one that found the future looking for itself, and so may be all that is left of a wake.
     pub(crate) fn look_by(&mut self, waiter: &Arc<Waiter>, instant: u64) {
         if let Some(planned) = self.attended(waiter).map(|attended| attended.look_at)
             && instant.min(waiter.deadline) < planned
@@ -375,8 +374,8 @@ impl Waiters {
             .map_or_else(Vec::new, |attached| attached.shards.keys().copied().collect())
     }
 
-    /// Whether it is time to ask for notice of deaths in a segment. If so, it is not again until another future is
-    /// taken on.
+    /// Whether it is time to ask for notice of deaths in a segment. Once it says so, it is not time again until another
+    /// future is taken on.
     pub(crate) fn take_watch_due(&mut self, segment: u64, now: u64) -> bool {
         self.segments.get_mut(&segment).is_some_and(|attached| {
             let is_due = attached.watch_at.is_some_and(|instant| instant <= now);
@@ -421,7 +420,7 @@ impl Waiters {
     }
 }
 
-/// Drops a waker, which runs the caller's code: a panic there must not interrupt what is being done for a future.
+/// Drops a waker, which runs the caller's code: a panic in it must not interrupt what is being done for a future.
 fn discard(waker: Option<Waker>) {
     contained(|| drop(waker));
 }
