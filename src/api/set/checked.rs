@@ -1,4 +1,4 @@
-//! The answers to checks, debits, and looking ahead.
+//! The answers to checks, debits and forecasts.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl<'a> Checked<'a> {
     /// Decides on a target, and reports a refusal.
     #[inline(always)]
     pub(crate) fn decide(set: &'a LimitSet, target: Target<'_>, costs: &Costs) -> Result<Self, Error> {
-        // The answer is built from it in place: moving it takes as long as half of the decision.
+        // The answer is built from it in place: moving it takes half as long as deciding.
         let mut decision = Decision::pending(costs, target.set.notes_beside);
         let is_admitted = set.shared().engine.check(target, costs, &mut decision)?;
         set.see_to_batches();
@@ -134,7 +134,7 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// When a limit will have how much, if no process takes anything in the meantime.
+/// How much a limit has, and when it will have more if no process takes anything in the meantime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Forecast<'a> {
@@ -262,13 +262,14 @@ impl<'a> Subject<'a> {
 }
 
 impl Permit<'_> {
-    /// Debits a budget that the permit asked, chunk by chunk: for streams whose usage shows only as they go. Every
-    /// debit counts in full, because it was used already; the answer says whether anything had been left of the budget
-    /// before it. Stop when it was refused. [`LimitSet::debit`], without a permit, takes nothing then.
+    /// Debits a budget that the permit's request consulted, chunk by chunk: for streams whose usage shows only as they
+    /// go. Every debit counts in full, because the usage has already happened; the answer says whether anything was
+    /// left of the budget before it. Stop when it is refused. [`LimitSet::debit`], which needs no permit, takes nothing
+    /// in that case.
     ///
-    /// What was debited this way counts as used when the permit is settled, and may also be debited after that, until the
-    /// permit is released. Nothing is debited only if the permit's key has lost its row and the table has no room for
-    /// another ([`RefusalReason::TableFull`]).
+    /// What was debited this way counts as used when the permit is settled, and may also be debited after that, until
+    /// the permit is released. Only if the permit's key has lost its row and the table has no room for another
+    /// ([`RefusalReason::TableFull`]) is nothing debited.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -196,7 +196,7 @@ impl LimitSet {
     }
 
     /// The fewest units that cover a decimal amount of a limit: for what was used, which a
-    /// [settlement](crate::Permit::settle) or a [debit](crate::Permit::debit) must not lose because it is no whole
+    /// [settlement](crate::Permit::settle) or a [debit](crate::Permit::debit) must not lose because it is not a whole
     /// number of units.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Whose limits an operation applies to: those of a set, or of one of its keys. Operations that both support are
+//! Whose limits an operation applies to: those of a set or of one of its keys. Operations that both support are
 //! implemented once.
 
 use super::limit_set::LimitSet;

@@ -10,12 +10,12 @@ use crate::error::Error;
 use crate::units::nanos_from_duration;
 
 impl Permit<'_> {
-    /// Reports that the upstream refused the request and accepts nothing before `retry_after` has passed. Until then
-    /// nothing of the set, or of the permit's key if the set is keyed, is admitted in any process; of a keyed set with
-    /// limits of [all keys](crate::Limit::scope), nothing of any key, because all keys share the upstream. Requests are
-    /// refused with [`RefusalReason::Throttled`](crate::RefusalReason::Throttled), and waiters keep waiting. The
-    /// permit is released as failed, as by [`release_failed`](Self::release_failed), which shrinks an adaptive limit;
-    /// [settle](Self::settle) what was not used before the call.
+    /// Reports that the upstream refused the request and accepts nothing before `retry_after` has passed. Until then no
+    /// process admits anything from the set or, if the set is keyed, for the permit's key; in a keyed set with limits
+    /// of [all keys](crate::Limit::scope), nothing is admitted for any key, because all keys share the upstream.
+    /// Requests are refused with [`RefusalReason::Throttled`](crate::RefusalReason::Throttled), and waiters keep
+    /// waiting. The permit is released as failed, as by [`release_failed`](Self::release_failed), which shrinks an
+    /// adaptive limit; [settle](Self::settle) what was not used before the call.
     ///
     /// Throttling comes on top of the limits and changes none of them. A throttle that already lasts longer stays;
     /// the maximum is 31 days. A [reset](LimitSet::reset) ends it. [Debits](LimitSet::debit) continue, because they
