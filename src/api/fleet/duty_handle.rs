@@ -25,13 +25,13 @@ pub struct Fleet {
     segment: Segment,
 }
 
-/// Makes this process the one of its host that asks the store. Dropping it gives duty up. A process that dies with
-/// it, or does not show signs of life [in time](Self::keep), loses it to the next process that wants it.
+/// Makes this process the one on its host that asks the store. Dropping it gives duty up. A process that dies with it,
+/// or does not show signs of life [in time](Self::keep), loses it to the next process that wants it.
 #[derive(Debug)]
 #[must_use = "dropped, it is given up"]
 pub struct Duty {
     fleet: Fleet,
-    /// For the file, or for those of a directory for which no other process has it.
+    /// The file, or the files of a directory; duty is taken for those for which no other process has it.
     served: ProcessMutex<Vec<ServedFile>>,
 }
 
@@ -71,18 +71,18 @@ impl Asked {
         &self.request
     }
 
-    /// The URL of the store to send it to. Files of a [directory](Segment#a-file-for-each-set) may name different ones
-    /// while another is being declared.
+    /// The URL of the store to send it to. Files of a [directory](Segment#a-file-for-each-set) may name different
+    /// stores while another one is being declared.
     pub fn store(&self) -> &str {
         &self.store
     }
 }
 
 impl Segment {
-    /// The role of the segment in a fleet. A [directory](Self#a-file-for-each-set) is one host: a process that has
-    /// duty asks for all files that this handle has open, and for those at the paths of removed ones. If it was opened
-    /// without a declaration, it also asks for files that come later. Where processes have different files open, those
-    /// that a process on duty does not have are asked for by another one.
+    /// The role of the segment in a fleet. A [directory](Self#a-file-for-each-set) is one host: a process that has duty
+    /// asks for all files that this handle has open, and for those at the paths of removed ones. If it was opened
+    /// without a declaration, it also asks for files that come later. If processes have different files open, another
+    /// process asks for those that the one on duty does not have.
     pub fn fleet(&self) -> Fleet {
         Fleet {
             segment: self.clone(),
@@ -117,7 +117,7 @@ impl Fleet {
     }
 
     /// Where the store is and what this host is called, as currently in force; `None` if the segment was declared
-    /// without a fleet. Of a directory whose files differ, those of the first file that has a fleet.
+    /// without a fleet. For a directory whose files differ, those of the first file that has a fleet.
     ///
     /// # Errors
     ///
@@ -147,8 +147,9 @@ impl Fleet {
     /// whose account was found to belong to another host ([`StoreProblem::Stale`]) gets a number of its own, which
     /// its requests carry.
     ///
-    /// Of a directory, the lower 32 bits are zero: those of its requests tell the file, and one that was removed from
-    /// the one that took its place. The upper ones are the same for all files of the directory, and no other has them.
+    /// For a directory, the lower 32 bits are zero: in its requests they identify the file, and tell a removed file
+    /// from the one that took its place. The upper 32 bits are the same for all files of the directory, and no other
+    /// directory has them.
     pub fn host(&self) -> u64 {
         let engine = &self.segment.shared().engine;
         match (self.segment.is_directory(), engine.directory_number()) {
@@ -163,7 +164,7 @@ impl Fleet {
     }
 
     /// Takes duty if no live process has it, or if the one that has it did not show signs of life in time. `None` if
-    /// some process has it, this one included. Of a directory, takes it for each file for which that is so.
+    /// some process has it, this one included. For a directory, takes it for each file of which that is true.
     ///
     /// # Errors
     ///
@@ -304,7 +305,7 @@ impl Duty {
             .unwrap_or_default()
     }
 
-    /// Whether this process still has duty: not after a fork, nor after another process has taken it over. Of a
+    /// Whether this process still has duty: not after a fork, nor after another process has taken it over. For a
     /// directory, whether it has it for any file.
     pub fn is_held(&self) -> bool {
         self.with_served(|served| served.iter().any(|served| served.held().is_some()))
@@ -312,8 +313,8 @@ impl Duty {
 
     /// Keeps duty for `duration` from now, at most a minute, without a further call. Returns false if it was lost.
     /// [`ask`](Self::ask) keeps it for three seconds and [`wait`](Self::wait) for one second longer than it sleeps;
-    /// after that this process counts as stopped or hung, and another may take over. So call this before exchanges
-    /// that may take longer.
+    /// after that this process counts as stopped or hung, and another may take over, so call this before exchanges that
+    /// may take longer.
     pub fn keep(&self, duration: Duration) -> bool {
         let nanos = nanos_from_duration(duration).unwrap_or(u64::MAX);
         self.with_served(|served| {
@@ -330,7 +331,7 @@ impl Duty {
     /// is recorded in the segment before it is handed out. Call this once per attempt, right before it, because the
     /// lease of what is granted counts from this call. Empty if this process has lost duty.
     ///
-    /// Of a directory, this first takes duty for files for which nobody has it any more.
+    /// For a directory, this first takes duty for files for which nobody has it any more.
     ///
     /// # Errors
     ///
@@ -356,8 +357,8 @@ impl Duty {
         }
     }
 
-    /// Goes on with the files that there are now, and takes duty for those for which nobody has it. Once duty is lost
-    /// for all of them, that is left to [`Fleet::wait_for_duty`].
+    /// Goes on with the files that exist now, and takes duty for those for which nobody has it. Once duty is lost for
+    /// all of them, that is left to [`Fleet::wait_for_duty`].
     fn look_for_files(&self, served: &mut Vec<ServedFile>) {
         let current = self.fleet.files();
         let known = std::mem::replace(served, current);
@@ -471,15 +472,15 @@ impl Duty {
     }
 }
 
-/// The name of a key in the store, from the `hash` of the key that all hosts compute alike. A key has another name under
-/// each limit, so that the names do not tell which keys are the same.
+/// The name of a key in the store, from the `hash` of the key that all hosts compute alike. A key has a different name
+/// under each limit, so that the names do not tell which keys are the same.
 fn hash_for(limit: &str, hash: u128) -> u128 {
     let seed = SipHasher13::new().hash(limit.as_bytes());
     let hasher = SipHasher13::new_with_keys(seed.h1, seed.h2);
     hasher.hash(&hash.to_le_bytes()).as_u128()
 }
 
-/// A number that no host had before: random and not zero.
+/// A number that no host has had before: random and not zero.
 fn new_identity() -> u64 {
     // The standard library seeds its hashers from the system's random source.
     RandomState::new().hash_one(std::process::id()) | 1

@@ -88,8 +88,8 @@ impl LeasedLimit {
     }
 }
 
-/// The declaration in one line that is the same on every host, such as
-/// `rate unit=1 backlog capacity=100 window=60s burst=100 lease=2s`.
+/// The declaration in one line, the same on every host, such as `rate unit=1 backlog capacity=100 window=60s burst=100
+/// lease=2s`.
 impl fmt::Display for LeasedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -128,11 +128,11 @@ impl fmt::Display for LeasedLimit {
     }
 }
 
-/// Which key a request is about, where each key of a set has a limit of its own.
+/// Which key a request is about, if each key of a set has a limit of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeasedKey {
-    /// What the store knows the key by: a hash, from which the key cannot be told. Its seed follows from the limit's key
-    /// in the store, so all hosts find the same.
+    /// The name by which the store knows the key: a hash, which does not reveal the key. Its seed follows from the
+    /// limit's key in the store, so all hosts compute the same hash.
     pub hash: u128,
     /// The number of the host's first request for this key since the store last answered one. What was spent, refunded
     /// and ungranted counts from that answer on.
@@ -165,9 +165,8 @@ pub struct LeaseRequest {
     /// Of these, units that proved unused after they had been reported. Never decreases: the store subtracts the
     /// difference from what it counts as used, down to zero.
     pub refunded: u64,
-    /// Of the units spent, those that no store had granted: the outage policy admitted them. Never decreases. The store
-    /// charges them as far as there is room beside what is leased, after it has granted what it can, and writes off the
-    /// rest.
+    /// Of the units spent, those that no store had granted: the outage policy admitted them. Never decreases. After the
+    /// store has granted what it can, it charges them as far as what is leased leaves room, and writes off the rest.
     pub ungranted: u64,
     /// Units of the current lease that the host keeps; for concurrency, places. Units that are outstanding in the
     /// store and neither spent nor held have been returned. Never more than is outstanding, unless the lease has run
@@ -201,7 +200,7 @@ pub struct LeaseReply {
     /// that are in use above that, and gives them back as they are released. `u64::MAX` if nobody waits.
     pub ceiling: u64,
     /// The hosts that want something of the limit, this one included: [`Outage::Safe`](crate::declare::Outage::Safe)
-    /// divides the capacity by that.
+    /// divides the capacity by this number.
     pub hosts: u64,
     /// For how long the store grants nothing, because it may have lost something that it had acknowledged; zero if it has
     /// not. What is held stays leased, and the limit's outage policy applies to everything else.
@@ -215,8 +214,8 @@ pub struct LeaseReply {
 }
 
 impl LeaseReply {
-    /// An answer that grants so many units, for so long, as a store gives whose only host this is and which has nothing
-    /// left. Its other fields are for the caller to set.
+    /// An answer that grants `granted` units for `remaining`, as a store would give it that has only this host and has
+    /// nothing left. The other fields are for the caller to set.
     pub fn granting(request: &LeaseRequest, granted: u64, remaining: Duration) -> Self {
         Self {
             sequence: request.sequence,

@@ -1,4 +1,4 @@
-//! What a segment shows of its leases.
+//! What a segment shows about its leases.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::store_problem::StoreProblem;
 use crate::choices::Outage;
 use crate::limit::LeaseState;
 
-/// A copy of what a segment knows about its fleet. Of a [directory](crate::Segment#a-file-for-each-set), this is of all its
-/// files together, and each [set](crate::snapshot::SetSnapshot::fleet) has that of its file.
+/// A copy of what a segment knows about its fleet. For a [directory](crate::Segment#a-file-for-each-set), this covers
+/// all its files together, and each [set](crate::snapshot::SetSnapshot::fleet) has the copy of its own file.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct FleetSnapshot {
@@ -17,16 +17,16 @@ pub struct FleetSnapshot {
     pub url: String,
     /// The declared name of this host, if any.
     pub host_name: Option<String>,
-    /// The number that the store knows this host by: random, and new after each cold start. Of a directory, its lower
+    /// The number that the store knows this host by: random, and new after each cold start. For a directory, its lower
     /// 32 bits are zero; see [`Fleet::host`](super::Fleet::host).
     pub host: u64,
-    /// The process that asks the store; `None` if none does. Of several files, `None` or a dead process if that is so for
-    /// one of them.
+    /// The process that asks the store; `None` if none does. For several files, `None` or a dead process if that is
+    /// true of one of them.
     pub duty: Option<DutySnapshot>,
-    /// How many times a process took duty over from one that had died with it or kept it for too long; of several files,
-    /// the most.
+    /// How many times a process took duty over from one that had died with it or kept it for too long; for several
+    /// files, the largest number.
     pub takeovers: u64,
-    /// Whether the store, or a server of the cluster, evicts keys when its memory is used up, as the process that asks
+    /// Whether the store, or a server of the cluster, evicts keys when its memory is used up, as the process on duty
     /// found when it connected. A limit that is evicted starts over.
     pub evicts: bool,
     /// What the numbers of all files of the directory have in common; zero for a file by itself.
@@ -35,7 +35,7 @@ pub struct FleetSnapshot {
 }
 
 impl FleetSnapshot {
-    /// Of a file of a directory: what all files of it have in common.
+    /// For a file of a directory: what it has in common with the directory's other files.
     pub(in crate::api) fn of_directory(mut self) -> Self {
         if self.directory_number != 0 {
             self.host = self.directory_number;
@@ -43,7 +43,7 @@ impl FleetSnapshot {
         self
     }
 
-    /// What two files of a directory know.
+    /// Combines what two files of a directory know.
     pub(in crate::api) fn and(mut self, other: Self) -> Self {
         self.takeovers = self.takeovers.max(other.takeovers);
         self.evicts |= other.evicts;
@@ -84,9 +84,9 @@ pub struct LeaseSnapshot {
     pub key: String,
     /// What happens to the limit while the store is down.
     pub outage: Outage,
-    /// If each key has such a limit: how many keys have something leased, or something that the store does not know yet.
-    /// What is left, its share and so on are then zero, and the rest is what is known of the store. `None` if all requests
-    /// share the limit.
+    /// If each key has such a limit: how many keys have something leased, or something that the store does not know
+    /// about yet. What is left, the share and so on are then zero, and the other fields say what is known of the store.
+    /// `None` if all requests share the limit.
     pub keys: Option<u64>,
     /// Units that are leased and not spent; for concurrency, places that are leased and not held. Zero if the lease
     /// is over.
@@ -104,7 +104,7 @@ pub struct LeaseSnapshot {
     /// How long the store's answers have taken of late; `None` if it has never answered.
     #[serde(serialize_with = "crate::api::snapshot::as_seconds_if_any")]
     pub round_trip: Option<Duration>,
-    /// About how much of the rate can be used, in percent, with this burst, this lease and answers that take that long:
+    /// About how much of the rate can be used, in percent, with this burst, this lease and answers that take this long:
     /// 100 if the burst suffices. `None` for limits whose units do not come back evenly.
     pub usable_percent: Option<u64>,
     /// The least burst with which all of the rate could be used; `None` for limits whose units do not come back evenly.
@@ -185,7 +185,7 @@ impl LeaseSnapshot {
         }
     }
 
-    /// What two shards of a keyed set know.
+    /// Combines what two shards of a keyed set know.
     pub(in crate::api) fn and(self, other: Self) -> Self {
         let (problem, problem_names) = match self.problem {
             Some(_) => (self.problem, self.problem_names),

@@ -74,8 +74,7 @@ impl From<StoreProblem> for NamedProblem {
 }
 
 impl NamedProblem {
-    /// What stands for it in the segment: the problem's number in the least significant byte, and the name in the
-    /// others.
+    /// Its code in the segment: the problem's number in the least significant byte, and the name in the others.
     pub(super) fn code(self) -> u64 {
         let mut bytes = [0; 1 + NAME_BYTES];
         bytes[0] = self.problem as u8 + 1;
@@ -138,7 +137,7 @@ impl StoreProblem {
         self != Self::Stale
     }
 
-    /// Whether it may pass without anyone doing something about it on this host: an outage rather than a mistake.
+    /// Whether it may pass without anyone on this host doing something about it: an outage rather than a mistake.
     #[must_use]
     pub fn may_pass(self) -> bool {
         !matches!(
