@@ -23,15 +23,15 @@ Open      open -> Segment; segment["name"] -> SetHandle; Pool: a choice of sets;
 Ask       SetHandle.acquire, try_acquire, acquire_async, limited, check, reserve, peek, forecast, debit
 Answers   Permit.settle, release, debit, respect; Refusal; all of them in shmlimit.results
 Errors    Error, and below it DeclarationError, RequestError, Refused, PermitError, SegmentError, UnknownName
-Test      VirtualClock; shmlimit.testing: fixtures of pytest
+Test      VirtualClock; shmlimit.testing: pytest fixtures
 
 Frameworks   shmlimit.wsgi, asgi, django, rest_framework, fastapi, http; limits_storage: Flask-Limiter, slowapi
 Workers      shmlimit.celery, futures; concurry
-Models       shmlimit.llm: calls of language models
+Models       shmlimit.llm: calls to language models
 Metrics      shmlimit.prometheus
 
-`print(shmlimit.__doc__)` is this page alone, `help(shmlimit.SetHandle)` one of the classes, docs/python.md the guide,
-docs/tutorials the beginning, and `limitctl --help` the command.
+`print(shmlimit.__doc__)` prints this page alone, and `help(shmlimit.SetHandle)` describes a class. docs/python.md is
+the guide, docs/tutorials is where to begin, and `limitctl --help` describes the command.
 """
 
 from shmlimit import results

@@ -17,8 +17,8 @@ class Acquisition:
     Each `await` and each `async with` is a separate request. `asyncio.create_task` needs a coroutine: give it one that
     awaits this, or use `asyncio.ensure_future`.
 
-    Until then nothing is taken: asking whether it is true raises `TypeError`, and dropping it is a `RuntimeWarning`, as
-    for a coroutine that was never awaited.
+    Until it is awaited or entered, nothing is taken: testing whether it is true raises `TypeError`, and dropping it
+    gives a `RuntimeWarning`, as with a coroutine that was never awaited.
     """
 
     __slots__ = ("_begin", "_entered", "_is_begun")
@@ -71,12 +71,12 @@ class Acquisition:
         permit.__exit__(exception_type, exception, traceback)
 
     async def _acquire(self) -> _native.Permit:
-        # Awaited, even if it turns out that no event loop runs here.
+        # Counts as awaited, even if it turns out that no event loop runs here.
         self._is_begun = True
         return await self.begin_in(waiting_room())
 
     def begin_in(self, room: WaitingRoom) -> Coroutine[Any, Any, _native.Permit]:
-        """Waits for a permit in that room.
+        """Waits for a permit in a room.
 
         Args:
             room: The room of an event loop or a hub.
@@ -103,11 +103,11 @@ async def _acquire_in(room: WaitingRoom, begin: Callable[[], _native.Waiting]) -
     number, place = room.enter()
     permit = None
     try:
-        # The last look and the return are one step of the task, so it cannot be cancelled between them.
+        # Once `look` has found the permit, the task does not wait again, so it cannot be cancelled before it returns.
         while (permit := waiting.look(room.wake_event, number)) is None:
             await place.woken()
     finally:
-        # First the queue: leaving the room calls the loop, which may be of the program's own class, and raise.
+        # The queue comes first: leaving the room calls the loop, which may be a class of the program's own, and raise.
         waiting.close()
         try:
             room.leave(number)

@@ -36,11 +36,11 @@ class VirtualClock(_native.VirtualClock):
     The clock belongs to this process: a started or forked process does not share it, and a handle that follows it does
     not pickle.
 
-    Timeouts count by it, and waiting takes no real time: `acquire` and `acquire_async` move the clock to the next
-    instant that matters, which is when time alone admits the request or its timeout passes. If several wait, the clock
-    goes to the first of their instants. A request that waits for what others hold cannot know whether they are about to
-    give it back: it moves the clock after 20 ms of real time in which no wait has begun or ended. If that is too soon,
-    or if a test moves the clock under a request that waits, make the clock with `auto_advance=False`.
+    Timeouts follow it, and waiting takes no real time: `acquire` and `acquire_async` move the clock to the next instant
+    that matters, which is when time alone admits the request or its timeout passes. If several wait, the clock goes to
+    the first of their instants. A request that waits for what others hold cannot know whether they are about to give it
+    back: it moves the clock after 20 ms of real time in which no wait has begun or ended. If that is too soon, or if a
+    test moves the clock under a request that waits, make the clock with `auto_advance=False`.
 
         with clock:
             slots = sl.anonymous(sl.LimitSet("slots", [sl.Concurrency("c", 1)]))["slots"]

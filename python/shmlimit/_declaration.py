@@ -79,7 +79,7 @@ class _Windowed(_Common):
 
     @property
     def bound(self) -> str | None:
-        """The most that can be admitted in any stretch of time as long as the window, in words.
+        """The most that can be admitted in any stretch of time of the window's length, in words.
 
         For example `"at most 19 in any 2s"`. With capacity c and burst b, that is c + b - 1 for `"gcra"`,
         `"token_bucket"` and `"leaky_bucket"`; 2 c for `"fixed_window"`, or 2 c - 1 with `align="first_use"`; c for
@@ -98,9 +98,9 @@ class _Windowed(_Common):
 
 @dataclass(frozen=True, repr=False)
 class Rate(_Windowed):
-    """A cost per window, which every request must name.
+    """A limit on a cost per window. Every request must name its cost.
 
-    How much can pass in a stretch of time as long as the window depends on the algorithm; `bound` and the `repr` say
+    How much can pass in a stretch of time of the window's length depends on the algorithm; `bound` and the `repr` show
     it. With `"gcra"`, the default, and its default burst, it is up to twice the capacity less one. For a provider that
     counts a sliding window, use `"sliding_window"`, which never lets more than the capacity pass.
 
@@ -111,14 +111,14 @@ class Rate(_Windowed):
 
     Attributes:
         name: Its name in the set.
-        capacity: How much each window has, or `"unlimited"`. With `rate` and `interval`, the size of the bucket, 60 by
-            default.
+        capacity: How much there is for each window, or `"unlimited"`. With `rate` and `interval`, the size of the
+            bucket, 60 by default.
         window: The window.
         rate: With `"leaky_bucket"`, instead of a window: how much drains in each `interval`. May be a fraction, such
             as 0.5; default 1.
-        interval: How long that takes to drain; default one second.
+        interval: How long that much takes to drain; default one second.
         algorithm: How it decides; default `"gcra"`.
-        bound: The most that can pass in any stretch as long as the window, in words.
+        bound: The most that can pass in any stretch of time of the window's length, in words.
         burst: With `"gcra"`, `"token_bucket"` and `"leaky_bucket"`: how much can be taken at once; defaults to the
             capacity.
         align: With `"fixed_window"`: whether windows start at multiples of their length since the Unix epoch,
@@ -131,25 +131,27 @@ class Rate(_Windowed):
         week_start: The first day of `"calendar:week"`; default Monday.
         buckets: With `"sliding_window_counter"`: how many parts the window is divided into, from 1 to 60; default 10.
         entries: With `"sliding_window"`: how many requests its log tells apart, from 1 to 65536. With more requests
-            than that in a window, units come back late by up to that fraction of the window, never early. Default
-            1024; in a keyed set, the units of the capacity, at most 64: a key may then be refused early by a 64th of
-            the window. Each takes 32 bytes, for each key. It cannot change in a live segment.
+            than that in a window, units come back late, by up to the window divided by this number, but never early.
+            Default 1024; in a keyed set, the number of units in the capacity, but at most 64, with which units come
+            back late by up to a 64th of the window. Each entry takes 32 bytes, for each key. It cannot change in a live
+            segment.
         unit: The size of one unit, such as `"0.001"`, so that amounts may be decimals.
         refund: Whether units that were reserved and not used come back, by `settle`, by `cancel`, or because nobody
             collected them; default true. With `credit` or `fleet`, nothing comes back to windows.
-        scope: In a keyed set, whose limit it is: `"key"` (the default), each key's, or `"all_keys"`, that of all keys
-            together. A request takes both in one step, or nothing. No tier and no override changes it for a key, and it
-            cannot be reserved, nor stand beside `prefix`, `credit` or `fleet` in its set.
+        scope: In a keyed set, whose limit it is: with `"key"` (the default), each key has it for itself; with
+            `"all_keys"`, all keys have it together. A request takes limits of both kinds in one step, or nothing. A
+            limit of all keys cannot be changed for a key by a tier or an override, cannot be reserved, and cannot be in
+            a set with `prefix`, `credit` or `fleet`.
         near_limit: The percentage of the capacity from which an admission counts as near the limit.
         shadow: Whether it decides and counts, but never refuses.
-        prefix: The networks that it counts, such as `{"ipv4": 24, "ipv6": 48}`, in a keyed set.
+        prefix: In a keyed set: the networks that it counts, such as `{"ipv4": 24, "ipv6": 48}`.
         fleet: Hosts share the limit: `{"key": "org/openai/tokens", "lease": "auto", "outage": "spend_out", "cold_wait":
             "50ms"}`. The key names it in the store that `open` is given; the other values shown are the defaults.
-            With `"auto"`, how long units are leased for follows from the limit. `outage` may be `"deny"`, `"safe"` or
-            `"open"`. With `"safe"`, the host continues with `"safe": 50` units of each window (or places), with a
-            fraction of the capacity as in `"safe": 0.25`, or by default with the capacity divided by the hosts that the
-            store last knew of. In a keyed set, `"unleased": 1` units of a key are admitted before the store was asked;
-            never places.
+            With `"auto"`, the limit determines how long units are leased for. `outage` may also be `"deny"`, `"safe"`
+            or `"open"`. With `"safe"`, the host continues with a number of units of each window (or of places), as in
+            `"safe": 50`, with a fraction of the capacity, as in `"safe": 0.25`, or by default with the capacity divided
+            by the number of hosts that the store last knew of. In a keyed set, `"unleased": 1` admits that many units
+            of a key before the store has been asked for them, but never places.
         credit: Two-tier checks: each process draws batches, such as `{"batch": 10}`, and admits from its own batch
             without the lock; in a keyed set, for each key. Only for a set with a single limit. With
             `{"batch": 10, "window_coupled": True}` and `"fixed_window"`, no window admits more than the capacity. With
@@ -168,7 +170,7 @@ class Rate(_Windowed):
 class Calls(_Windowed):
     """Calls per window: each request takes one unless it names more. The attributes are those of `Rate`.
 
-    As with `Rate`, `bound` and the `repr` say how much can pass in a stretch of time as long as the window: 10 in 2
+    As with `Rate`, `bound` and the `repr` show how much can pass in a stretch of time of the window's length: 10 in 2
     seconds means up to 19 in any 2 seconds with `"gcra"`, the default, and 10 with `"sliding_window"`.
 
         >>> sl.Calls("requests", 10, "2s", algorithm="gcra").bound
@@ -186,21 +188,21 @@ class Calls(_Windowed):
 
 @dataclass(frozen=True, repr=False)
 class Budget(_Common):
-    """A cost per window that is known only afterwards: requests are admitted while any of it remains.
+    """A limit on a cost per window that is known only afterwards: requests are admitted while any of it remains.
 
     A request admitted before its cost is known counts in full, however much it costs, so nothing bounds the spending:
     the capacity only stops the next request.
 
     Attributes:
         name: Its name in the set.
-        capacity: How much each window has.
+        capacity: How much there is for each window.
         window: The window.
         unit: The size of one unit, such as `"0.01"`, so that amounts may be decimals.
         align: Where windows start: `"utc"` (the default) or `"first_use"`.
         utc_offset: The offset of a calendar window, such as `"+05:30"`.
         time_zone: Its time zone, as for `Rate`.
         week_start: The first day of `"calendar:week"`.
-        scope: Whether each key has it or all keys together, as for `Rate`.
+        scope: Whether each key has it for itself or all keys have it together, as for `Rate`.
         fleet: Hosts share it, as for `Rate`.
     """
 
@@ -228,7 +230,7 @@ class Concurrency(_Common):
         floor: The least that an adaptive capacity falls to.
         ceiling: The most that it rises to.
         latency_limit: With `"aimd"`: a permit held for longer counts as failed.
-        scope: Whether each key has it or all keys together, as for `Rate`.
+        scope: Whether each key has it for itself or all keys have it together, as for `Rate`.
         fleet: Hosts share it, as for `Rate`.
     """
 
@@ -250,12 +252,12 @@ Limit: TypeAlias = Rate | Calls | Budget | Concurrency
 class Keyed(_Declared):
     """A table of keys, each with its own limits. Its memory is reserved when the segment is created.
 
-    The first bytes of each key are kept in the clear, where whoever may read the file finds them: use
+    The first bytes of each key are stored in the clear, and anyone who may read the file can read them: use
     `store_keys=False` if keys are secrets, such as API keys and bearer tokens.
 
     Attributes:
-        max_keys: How many keys there is room for, at least: rows come in buckets of 32, so there are 32 for 1 key, and
-            128 for 100.
+        max_keys: How many keys there is room for, at least: rows come in buckets of 32, so 1 key makes 32 rows, and 100
+            keys make 128.
         when_full: What happens to a new key when there is no room: `"refuse"`; `"evict_least_used"`, which evicts a key
             that has used little of its limits, and never one that is limited, held or waited for; or `"evict_oldest"`,
             which evicts the key used longest ago, limited or not.
@@ -278,9 +280,8 @@ class Tier(_Declared):
         name: Its name in the set. Not `default`, which is the tier of the limits as declared.
         limits: What changes for keys of the tier, by limit name: `capacity`, `window` and `burst`, as in
             `{"requests": {"capacity": 1000, "burst": 200}}`; also `rate` and `interval`.
-        weight: The share of what all keys have together that a key of the tier gets while several wait for it, in
-            proportion to the weights of the others: 1 to 1000, default 1. Only in a set with limits of
-            `scope="all_keys"`.
+        weight: How much of the limits of all keys each key of the tier gets while several keys wait, in proportion to
+            the weights of the others: 1 to 1000, default 1. Only in a set with limits of `scope="all_keys"`.
     """
 
     name: str
@@ -366,11 +367,11 @@ def declaration(
 
     Args:
         config: The declaration.
-        mode: The file's permissions, as a number or octal text. Only if `config` is sets.
-        participants: How many processes may be attached at once. Only if `config` is sets.
-        lock: The kind of lock. Only if `config` is sets.
+        mode: The file's permissions, as a number or octal text. Only if `config` consists of sets.
+        participants: How many processes may be attached at once. Only if `config` consists of sets.
+        lock: The kind of lock. Only if `config` consists of sets.
         version: The declaration's version, overriding the one in it.
-        fleet: The store that hosts share. Only if `config` is sets.
+        fleet: The store that hosts share. Only if `config` consists of sets.
 
     Returns:
         The declaration, validated.
@@ -413,7 +414,7 @@ def _read(config: Config, segment: dict[str, str | int | None], fleet: Fleet | N
 
 
 def _permissions(mode: object) -> str:
-    """The mode of a file as the TOML writes it."""
+    """The mode of a file as the TOML has it."""
     if isinstance(mode, str):
         return mode
     if isinstance(mode, Integral) and not isinstance(mode, bool):
@@ -448,7 +449,7 @@ def _members(given: object, kinds: tuple[type, ...], place: str, names: str) -> 
 
 
 def _table(keyed: object, place: str) -> object:
-    """The key table of a set; None without keys."""
+    """The key table of a set; None if the set is not keyed."""
     if keyed is None or isinstance(keyed, Keyed):
         return keyed
     if isinstance(keyed, Integral) and not isinstance(keyed, bool):
@@ -480,7 +481,7 @@ def _plain(value: object, name: str | None = None, place: str = "") -> object:
     if isinstance(value, Integral):
         value = int(value)
         if name in _AMOUNTS:
-            # Too large for the parser's integers; as text, the error message can quote it.
+            # One that is too large for the parser's integers is passed as text, so that the error message can quote it.
             return value if value <= _MAX else str(value)
         if name not in _SPANS and not 0 <= value <= _MAX:
             advice = "a number that is not negative" if value < 0 else "less"
@@ -490,7 +491,7 @@ def _plain(value: object, name: str | None = None, place: str = "") -> object:
     if isinstance(value, Decimal):
         return format(value, "f")
     if name == "safe" and isinstance(value, float):
-        # A fraction of the capacity. In text it would be an amount.
+        # A fraction of the capacity. As text, it would be an amount.
         return float(value)
     if isinstance(value, float):
         # Subclasses may have a `repr` of their own.
@@ -507,7 +508,7 @@ def _plain(value: object, name: str | None = None, place: str = "") -> object:
             raise DeclarationError(f"{place} is {value}, which is not a decimal: round it")
         return format(digits, "f")
     if isinstance(value, Real):
-        # Floats of other packages, whose text is the shortest that yields them.
+        # Other packages' floats, whose text is the shortest that reads back as the same number.
         return format(Decimal(str(value)), "f")
     if name == "name":
         return _text(value, place)
@@ -529,7 +530,7 @@ def _named(member: object) -> str:
 
 
 def _span(value: timedelta | float, place: str) -> str:
-    """A span of time as the TOML writes it, to the nanosecond."""
+    """A span of time as the TOML has it, to the nanosecond."""
     if isinstance(value, timedelta):
         microseconds = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
         return f"{microseconds}us"

@@ -21,7 +21,7 @@ class DeclarationError(Error, ValueError):
 
 
 class ConfigMismatch(Error, ValueError):
-    """The segment exists with another declaration, which cannot be changed in place or must not. Nothing was changed.
+    """The segment exists with another declaration, which cannot or must not be changed in place. Nothing was changed.
 
     Attributes:
         path: The file.
@@ -57,7 +57,7 @@ class InvalidAmount(RequestError):
 
 
 class InvalidKey(RequestError):
-    """The request names a key that cannot be used, none although the set is keyed, or one although it is not.
+    """The request names a key that cannot be used, no key although the set is keyed, or a key although it is not.
 
     A key cannot be used if it is empty or too long, or if it is not an address and the set counts networks.
     """
@@ -106,7 +106,7 @@ class NotFound(SegmentError, FileNotFoundError):
 
 
 class PermissionDenied(SegmentError, PermissionError):
-    """The system does not let this process use the file, or it is not trusted: someone else may have planted it."""
+    """The system denies this process the file, or the file is not trusted: someone else may have planted it."""
 
 
 class SegmentClosed(SegmentError, ValueError):

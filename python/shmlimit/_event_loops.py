@@ -24,7 +24,7 @@ class Place(Protocol):
     """Where one task waits."""
 
     async def woken(self) -> None:
-        """Sleeps until a wake since the last look; returns at once if there was one."""
+        """Sleeps until the place is woken; returns at once if it was woken since this was last called."""
 
 
 class WaitingRoom(Protocol):

@@ -1,4 +1,4 @@
-"""Waits of greenlets, which let the other greenlets of their hub run meanwhile."""
+"""Waiting in a greenlet, which lets the other greenlets of its hub run meanwhile."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _rooms: weakref.WeakKeyDictionary[Any, HubRoom] = weakref.WeakKeyDictionary()
 
 
 def _leave_rooms_to_the_parent() -> None:
-    """Stops watching: a forked child has its parent's hubs and greenlets, but must not take what wakes the parent."""
+    """Stops watching: a forked child has its parent's hubs and greenlets, but must not take the parent's wake-ups."""
     for room in list(_rooms.values()):
         room.stop()
     _rooms.clear()
@@ -102,7 +102,7 @@ def let_wait(owner: type, acquire: Callable[..., _native.Permit]) -> None:
 
 
 def hub_room() -> HubRoom | None:
-    """The waiting room of this thread's hub; None if it has none, so that there is nobody to let run."""
+    """The waiting room of this thread's hub; None if the thread has no hub, and so no other greenlets to let run."""
     # gevent's public `get_hub` makes a hub for a thread that has none.
     hub = importlib.import_module("gevent._hub_local").get_hub_if_exists()
     if hub is None:
@@ -114,7 +114,7 @@ def hub_room() -> HubRoom | None:
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Runs a coroutine that waits in a hub's room only, to its end.
+    """Runs to its end a coroutine that waits only in a hub's room.
 
     Args:
         coroutine: The coroutine.

@@ -26,8 +26,9 @@ class Pool(_native.Pool):
         members: The sets.
         strategy: How it chooses.
         failover: Whether it asks the next set if one refuses.
-        worker_index: The set at which its turns begin, such as the number of a worker; past the last set, it wraps
-            around. By default each process begins at a different place, even if it was forked or unpickled the pool.
+        worker_index: The index of the set that takes the first turn, such as the number of a worker; past the last
+            set, it wraps around. By default each process begins with a different set, even if it was forked or has
+            unpickled the pool.
     """
 
     __slots__ = ("failover", "members", "strategy", "worker_index")

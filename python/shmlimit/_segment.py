@@ -29,7 +29,7 @@ _log = logging.getLogger("shmlimit")
 
 
 class OpeningOptions(NamedTuple):
-    """How a segment was opened, in the order in which its pickles have it: see `open`."""
+    """The options that a segment was opened with, in the order in which pickles have them: see `open`."""
 
     strict: bool
     lock_timeout: float | timedelta
@@ -41,8 +41,8 @@ class OpeningOptions(NamedTuple):
 class Segment(_native.Segment, Mapping[str, SetHandle]):
     """A segment that this process is attached to: a mapping from the names of its sets to their handles.
 
-    It may be used by any number of threads, and stays valid in forked children. As a context manager, it is closed at
-    the end. The process stays attached until the last object, handle and permit is gone.
+    It may be used by any number of threads, and stays valid in forked children. Used as a context manager, it is closed
+    at the end of the block. The process stays attached until the last object, handle and permit is gone.
 
     If it is a directory with a file for each set, it has the sets that it was opened with. Any other set in the
     directory is opened when it is asked for.
@@ -120,7 +120,7 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
             name: The name.
 
         Returns:
-            A handle: the same one while anyone still has it. It keeps the segment open.
+            A handle: the same one for as long as anything still refers to it. It keeps the segment open.
 
         Raises:
             UnknownName: There is no such set; the message lists those that exist.
@@ -190,10 +190,10 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
     def mismatches(self) -> list[dict[str, Any]]:
         """How the segment differed from the declaration that it was opened with, by set.
 
-        Each has `set`, `outcome` (`"upgraded"`, `"replaced"`, `"renewed"`, `"kept_newer"`, `"kept_edited"`),
-        `differences`, `declared_version`, `segment_version` and `message`. `"renewed"` means that only its time zones
-        changed, to what a newer database says. If the file's mode differs from the declared one, that is one more, with
-        a `set` of None and the outcome `"kept_mode"`.
+        Each entry has `set`, `outcome` (`"upgraded"`, `"replaced"`, `"renewed"`, `"kept_newer"`, `"kept_edited"`),
+        `differences`, `declared_version`, `segment_version` and `message`. `"renewed"` means that only the set's time
+        zones changed, to what a newer database says. If the file's mode differs from the declared one, there is one
+        more entry, with a `set` of None and the outcome `"kept_mode"`.
         """
         mismatches: list[dict[str, Any]] = json.loads(self._mismatches())
         return mismatches
@@ -205,8 +205,8 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         declaration keep it, unless their declaration has a higher version.
 
         Args:
-            config: The whole declaration to put into force. In a directory, sets that are not there yet are created,
-                and those that it does not have stay as they are.
+            config: The whole declaration to put into force. In a directory, sets that do not exist yet are created, and
+                sets that the declaration does not have stay as they are.
 
         Returns:
             Each change that was made, in words.
@@ -229,7 +229,7 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         """If this segment was removed, returns the one that is at its path now, opened with the same options.
 
         Call it after `Removed`, as often as you like: each process opens the new segment once. While there is none, the
-        process looks less and less often, down to once a second. Nothing is created.
+        process looks for it less and less often, down to once a second. Nothing is created.
 
         Returns:
             The segment; None if there is none yet, or if no operation has found this one removed.
@@ -248,12 +248,13 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
 
     @property
     def store_thread(self) -> dict[str, Any] | None:
-        """The state of this process's thread that asks the store that hosts share; None if there is none.
+        """The state of the thread in which this process asks the store that hosts share; None if it has no such thread.
 
         It has `running`; `problem`, which says why the thread could not be started or what was wrong with the store at
-        its last attempt, in the store's own words, or None; `cause`, what was wrong with the store in one word, such as
+        the last attempt, in the store's own words, or None; `cause`, what was wrong with the store in one word, such as
         `"refused"`, `"timed_out"`, `"out_of_memory"`, `"read_only"` or `"not_permitted"`, or None; `round_trips`;
-        `failures`; and `duties`, how often this process was the one on its host to ask. Leases are in `snapshot`.
+        `failures`; and `duties`, how many times this process took over asking the store for its host. Leases are in
+        `snapshot`.
         """
         state: dict[str, Any] | None = json.loads(self._store_thread())
         return state
@@ -268,12 +269,12 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         return report
 
 
-# What is already logged of declarations: a program may open a segment in many places.
+# The messages about declarations that are already logged: a program may open a segment in many places.
 _already_logged: set[tuple[str, str]] = set()
 
 
 def _is_new(path: str, message: str) -> bool:
-    """Whether this process has not logged that yet; from now on it has."""
+    """Returns whether this process has yet to log a message, and notes that it is logged from now on."""
     is_new = (path, message) not in _already_logged
     _already_logged.add((path, message))
     return is_new
@@ -326,8 +327,8 @@ def open(  # noqa: A001
         mode: The file's permissions, such as 0o660 or `"0660"`; default 0o600. Only with `LimitSet`s. An existing file
             keeps its own mode: the difference is in `mismatches` and logged, with the command that changes it.
         participants: How many processes may have it open at once; default 256. Only with `LimitSet`s.
-        lock: The kind of lock: `"robust"` for the C library's robust mutex, whose processes must be in one PID
-            namespace and use one C library; default `"slot"`, for any. Only with `LimitSet`s.
+        lock: The kind of lock: `"robust"` for the C library's robust mutex, for which all processes must be in one PID
+            namespace and use one C library; default `"slot"`, which works for any processes. Only with `LimitSet`s.
         strict: Makes it an error to name a limit that a set does not have; otherwise such limits are skipped, with one
             warning for each name.
         lock_timeout: Seconds that an operation waits for a lock before it reports its holder as stuck.
@@ -349,15 +350,15 @@ def open(  # noqa: A001
             `"redis://10.0.0.5:6379/0"`, or `{"url": ..., "host": ...}`. It must not contain a user or a password. Only
             with `LimitSet`s. Shared limits without a version, or with a burst below one lease, are logged as a warning.
         ask_store: Whether this process takes part in asking that store, if the segment has one. A native thread does
-            so, taking the GIL only to log that an outage begins or ends; forked children get one, too. It runs until
-            the last object of the segment opened here is gone or closed, and never with a `clock`. One process per
-            host asks at a time.
+            the asking, and takes the GIL only to log that an outage begins or ends; forked children get a thread of
+            their own. The thread runs until the last object of the segment opened here is gone or closed; with a
+            `clock`, there is none. One process per host asks at a time.
 
     Returns:
         The segment.
 
     Raises:
-        NotFound: There is no segment, and no declaration to create one.
+        NotFound: There is no segment, and no declaration to create one from.
         ConfigMismatch: The segment exists with another declaration, and cannot or must not be changed to this one; the
             message says what differs, and what to do.
         DeclarationError: The declaration is invalid, or no path is given.
@@ -404,10 +405,11 @@ def anonymous(
 ) -> Segment:
     """Makes a segment without a file: for tests, for the threads of one program, and for programs that fork workers.
 
-    This process and the children that it forks use it like any other. It is gone, with its counts, when the last of
-    them is, and nothing is left in /dev/shm. Its `path` is that of its descriptor, `/proc/PID/fd/N`: processes of the
-    same user, such as those that `multiprocessing` spawns, and `limitctl`, can open it by that path as long as this
-    process has it open. So its handles pickle; unpickling one after that raises `SegmentError`.
+    This process and the children that it forks use it like any other segment. When the last of them is gone, so is the
+    segment, with its counts, and nothing is left in /dev/shm. Its `path` is that of its descriptor, `/proc/PID/fd/N`:
+    processes of the same user, such as those that `multiprocessing` spawns, and `limitctl`, can open it by that path as
+    long as this process has it open. So its handles pickle, but unpickling one once this process no longer has the
+    segment open raises `SegmentError`.
 
     Args:
         config: The declaration, as for `open`, without a checkpoint. A path in it is ignored.
@@ -422,7 +424,7 @@ def anonymous(
         ask_store: As for `open`.
 
     Returns:
-        The segment: another with each call.
+        The segment: a new one with each call.
 
     Raises:
         DeclarationError: The declaration is invalid.
@@ -471,7 +473,7 @@ def reopen(
 
 
 def open_with(segment: Segment, name: str, path: str | os.PathLike[str], clock: VirtualClock | None) -> Segment:
-    """Creates another segment with a set of an open one, as it is declared there.
+    """Creates another segment with one set of an open segment, declared as it is there.
 
     Args:
         segment: The segment.
@@ -492,9 +494,9 @@ def open_with(segment: Segment, name: str, path: str | os.PathLike[str], clock: 
 
 
 def _file_at(path: str) -> tuple[tuple[int, int], ...] | None:
-    """The identity of the file at a path, or of all files of a directory with one for each set.
+    """The identity of the file at a path, or of all files in a directory with a file for each set.
 
-    The segment, or a set of it, may have been removed, and another be in its place.
+    It tells whether the segment, or one of its sets, was removed and another is in its place.
     """
     try:
         status = os.stat(path)

@@ -41,9 +41,9 @@ class SetHandle(_native.SetHandle):
     def labelled(self, label: str) -> SetHandle:
         """Returns a handle of the same set whose requests are labelled with what they are for.
 
-        The label appears in the events of `shmlimit.open(..., log_requests=True)`, truncated to 64 bytes. If the set is
-        declared with `labels=True`, holds have it too, in `Segment.snapshot` and `limitctl inspect`. Debits have no
-        label.
+        The label appears, truncated to 64 bytes, in the events that `shmlimit.open(..., log_requests=True)` logs. If
+        the set is declared with `labels=True`, holds have it too, in `Segment.snapshot` and `limitctl inspect`. Debits
+        have no label.
 
         Args:
             label: The label, such as `"nightly-import"`.
@@ -126,10 +126,10 @@ class SetHandle(_native.SetHandle):
         """Makes a function wait for a permit before it runs, and give it back when it ends.
 
         Works for functions, coroutine functions, generators and asynchronous generators; generators hold their permit
-        from their first step to their end. A function whose work outlasts its return holds its permit until then: until
-        the future or task that it returned is done, or until the generator that it returned has ended or is dropped. A
-        function that returns a coroutine, another awaitable, a context manager made by `contextlib` or a streaming
-        response raises `TypeError` on return, because nothing here would know when its work ends.
+        from their first step to their end. A function whose work outlasts its return holds its permit until the work is
+        over: until the future or task that it returned is done, or until the generator that it returned has ended or is
+        dropped. A function that returns a coroutine, another awaitable, a context manager made by `contextlib` or a
+        streaming response raises `TypeError` on return, because nothing here would know when its work ends.
 
         Args:
             function: The function, if this is used without arguments.

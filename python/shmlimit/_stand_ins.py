@@ -22,10 +22,10 @@ class StandIns:
     """Sets in a directory of a test, each standing in for one that was opened elsewhere."""
 
     def __init__(self, directory: Path, clock: VirtualClock | None) -> None:
-        """Makes none yet: each is made when it is first asked.
+        """Makes no stand-in yet: each is made when its set is first asked.
 
         Args:
-            directory: Where they are.
+            directory: Where to keep the stand-ins.
             clock: The clock that they follow; None for real time.
         """
         self._directory = directory
@@ -35,7 +35,7 @@ class StandIns:
         self._making = threading.Lock()
 
     def of_set(self, limits: SetHandle) -> SetHandle:
-        """The set that stands in for another; those of the test itself, and those that follow a clock, are their own.
+        """The set that stands in for another. Sets of the test itself, and sets that follow a clock, keep their place.
 
         Args:
             limits: The set.
@@ -48,14 +48,14 @@ class StandIns:
             stand_in = self._segments.get(key)
             if stand_in is None:
                 path = self._directory / f"stand-in-{len(self._segments)}.limits"
-                # Handles outlive the segment objects that gave them.
+                # A handle may outlive the segment object that it came from.
                 source = reopen(limits.path, *segment._options) if segment.closed else segment
                 stand_in = self._segments[key] = open_with(source, limits.name, path, self._clock)
         found = stand_in[limits.name]
         return found if limits.label is None else found.labelled(limits.label)
 
     def of_pool(self, pool: Pool) -> Pool:
-        """The pool of the sets that stand in for those of another.
+        """The pool whose sets stand in for those of another pool.
 
         Args:
             pool: The pool.
@@ -72,7 +72,7 @@ class StandIns:
 
     @contextmanager
     def asked(self) -> Iterator[None]:
-        """While it is entered, whoever asks a set in this process asks its stand-in."""
+        """While this is entered, anything in this process that asks a set asks its stand-in."""
         try:
             with pytest.MonkeyPatch.context() as patch:
                 for owner, find in ((SetHandle, self.of_set), (Pool, self.of_pool)):

@@ -14,7 +14,7 @@ from shmlimit import _native
 
 
 def declared(zone: object, place: str) -> object:
-    """The zone as the TOML writes it, with the changes of its offset. `place` says where it is, for messages."""
+    """The zone as the TOML has it, with the changes of its offset. `place` says where it is, for messages."""
     name = zone.key if isinstance(zone, zoneinfo.ZoneInfo) else zone
     if not isinstance(name, str):
         raise TypeError(
@@ -43,7 +43,7 @@ def _databases() -> Iterator[Traversable]:
 
 
 def _version(database: Traversable) -> str | None:
-    """The version of a database, such as `"2025b"`, which one of two files begins with."""
+    """The version of a database, such as `"2025b"`: one of two files begins with it."""
     for name, form in (("tzdata.zi", r"# version (\S+)"), ("+VERSION", r"(\S+)")):
         try:
             with database.joinpath(name).open(encoding="utf-8") as file:

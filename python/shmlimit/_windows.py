@@ -1,7 +1,7 @@
 """A segment that is a directory, for limiters that make up limits as they go.
 
-Such a limiter first hears of "5 per minute" with the first request under it. So each limit is a set of its own, in a
-file of its own, which the first process that needs it creates.
+Such a limiter learns of "5 per minute" only from the first request under it. So each limit is a set of its own, in a
+file of its own, which is created by the first process that needs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import shmlimit
 from shmlimit import Keyed, LimitSet, SetHandle
 from shmlimit._declaration import WhenFull
 
-# How the names of sets tell what happens when they are full. A name has at most 64 bytes.
+# The ending of a set's name that says what happens when the set is full. A name has at most 64 bytes.
 _WHEN_FULL: dict[WhenFull, str] = {"evict_least_used": "", "evict_oldest": "-oldest", "refuse": "-refuse"}
 
 _Declare: TypeAlias = Callable[[], "list[shmlimit.Rate | shmlimit.Calls]"]
@@ -27,7 +27,7 @@ _Declare: TypeAlias = Callable[[], "list[shmlimit.Rate | shmlimit.Calls]"]
 _log = logging.getLogger("shmlimit")
 
 # Bytes for all files of a directory together, unless `max_keys` says how large they are: by default a container has
-# 64 MB in /dev/shm, and others use it, too. Each file takes a quarter of what the earlier ones left.
+# 64 MB in /dev/shm, and other programs use it, too. Each file takes a quarter of what the earlier ones left.
 _ROOM = 56 * 2**20
 _FEWEST_KEYS = 100
 
@@ -38,12 +38,12 @@ _LINE = 64
 # The fraction of rows in use when the table holds `max_keys` keys.
 _FILL = 0.8
 
-# A table is reported as nearly full from this fraction of its rows.
+# A table is reported as nearly full once this fraction of its rows is in use.
 _NEARLY_FULL = 0.8
 
 
 class Table:
-    """The keyed set of one file, with an occasional look at how full it is."""
+    """The keyed set of one file, which checks now and then how full it is."""
 
     def __init__(self, limits: SetHandle, directory: WindowDirectory) -> None:
         self.limits = limits
@@ -59,7 +59,8 @@ class Table:
 
     def _look(self) -> None:
         usage = self.limits.table_usage() or {}
-        # A look costs as much as about this many uses, and meanwhile at most a sixteenth of the rows can fill up.
+        # Checking costs as much as about this many uses, and until the next check at most a sixteenth of the rows can
+        # fill up.
         self._uses_to_look = max(16, usage.get("rows", 0) // 16)
         self._directory.tell(self.limits.path, usage)
 
@@ -76,8 +77,8 @@ class WindowDirectory:
     ) -> None:
         """Checks the directory, if it exists.
 
-        The first process that counts creates it, together with its first file: a server that switches users after
-        loading the application creates it as the new user.
+        The first process that counts something creates it, together with its first file: a server that switches users
+        after loading the application creates it as the new user.
 
         Args:
             path: The directory, preferably under `/dev/shm`.
@@ -110,7 +111,7 @@ class WindowDirectory:
         """Returns the set of a kind, for one use: already open, from its file, or from a new file.
 
         Args:
-            kind: Begins the set's name; each declaration has its own.
+            kind: The beginning of the set's name; each declaration has its own.
             state_words: How many 64-bit words the limits keep for each key.
             declare: Declares the limits. Called if this process has not opened the file yet.
         """
@@ -141,11 +142,11 @@ class WindowDirectory:
                     yield found
 
     def forget(self) -> None:
-        """Drops all open files, so that each is opened again when needed, as after one was retired."""
+        """Drops all open files, so that each is opened again when needed, for example after one was retired."""
         self._opened.clear()
 
     def keys(self) -> int:
-        """How many keys have used something, in all files."""
+        """How many keys have used something, in all files together."""
         return sum((limits.table_usage() or {}).get("used", 0) for limits in self.known(""))
 
     def tell(self, file: str, usage: dict[str, int]) -> None:
@@ -197,7 +198,7 @@ class WindowDirectory:
         return max(_FEWEST_KEYS, int((_ROOM - self._taken()) / 4 * _FILL) // row)
 
     def _taken(self) -> int:
-        """Bytes of all files, except those that are being created or were removed meanwhile."""
+        """The bytes of all files, except those that are being created or have just been removed."""
         taken = 0
         with os.scandir(self.path) as entries:
             for entry in entries:
@@ -209,7 +210,7 @@ class WindowDirectory:
         return f"{kind}.{self._shape}"
 
     def _file(self, name: str) -> Path:
-        """The file of a set in a directory that has one for each."""
+        """The file of a set, in a directory with a file for each set."""
         return self.path / quote(name, safe="")
 
     def _make(self) -> None:

@@ -1,4 +1,4 @@
-"""Responses about limits, for programs that ask the limits themselves: the same that the integrations send.
+"""Responses about limits, for programs that ask the limits themselves: the same as the integrations send.
 
 ```python
 import shmlimit as sl
@@ -42,8 +42,8 @@ def refusal_response(
         refused: What the limits said: a refusal, or the error that was raised instead, such as `AcquireTimeout`,
             `NeverAdmissible` or `InvalidKey`. Other errors are answered 500.
         limits: The set that was asked.
-        advertise: Whether it reports the state of the limits; `"never"` if not.
-        quota_units: For each rate limit or budget, the unit in which clients know it. Others are left out.
+        advertise: Whether the response reports the state of the limits; `"never"` if not.
+        quota_units: For each rate limit or budget, the unit in which clients count it. Those without one are left out.
         policy_prefix: A prefix for the names of limits wherever clients read them.
 
     Returns:
@@ -51,7 +51,7 @@ def refusal_response(
         dictionary).
 
     Raises:
-        ValueError: It was admitted, it comes out of a pickle, or it is a `Refused` that a program raised by itself.
+        ValueError: `refused` was admitted, was unpickled, or is a `Refused` that the program itself raised.
     """
     headers = _headers(limits, advertise, quota_units, policy_prefix)
     if not isinstance(refused, Error):
@@ -73,14 +73,14 @@ def rate_limit_fields(
     Args:
         admitted: What the limits said.
         limits: The set that was asked.
-        quota_units: For each rate limit or budget, the unit in which clients know it. Others are left out.
+        quota_units: For each rate limit or budget, the unit in which clients count it. Those without one are left out.
         policy_prefix: A prefix for the names of limits.
 
     Returns:
         Names and values.
 
     Raises:
-        ValueError: It was refused.
+        ValueError: The request was refused.
     """
     return _headers(limits, "always", quota_units, policy_prefix).admission(admitted)
 

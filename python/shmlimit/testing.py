@@ -1,6 +1,6 @@
 """Pytest fixtures: segments that are removed after the test, and a clock that is moved by hand.
 
-A test suite asks for them in its `conftest.py`; otherwise nothing of this is loaded:
+A test suite asks for them in its `conftest.py`; otherwise none of this is loaded:
 
 ```python
 pytest_plugins = ["shmlimit.testing"]
@@ -18,13 +18,13 @@ def test_the_second_call_of_an_hour_is_refused(shmlimit_segment, shmlimit_clock)
     assert limits.check()
 ```
 
-While a test uses `shmlimit_clock`, every segment opened in this process follows it: those that the test opens, that an
-application which it creates opens, or that the `limits` storage opens. For sets that were opened earlier, such as by a
-module on import, fresh ones stand in, with the same declaration and in a file of this test, and follow the clock, too.
+While a test uses `shmlimit_clock`, every segment opened in this process follows it: those opened by the test, by an
+application that the test creates, or by the `limits` storage. Fresh sets stand in for those that were opened earlier,
+such as by a module on import: they have the same declaration, are in a file of this test, and follow the clock, too.
 
 `shmlimit_fresh` does the latter in real time: whatever set this process asks, a fresh one stands in for it, so that no
-test finds what another has counted, in this run or an earlier one, and workers of `pytest-xdist` do not share limits. A
-suite uses it for all of its tests by
+test sees what another has counted, in this run or an earlier one, and workers of `pytest-xdist` do not share limits. To
+use it for all of its tests, a suite has
 
 ```python
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def shmlimit_clock() -> Iterator[VirtualClock]:
 
 @pytest.fixture
 def shmlimit_fresh() -> Iterator[None]:
-    """Makes every set that the test asks a fresh one, with the same declaration, that no other test or process uses."""
+    """Puts fresh sets with the same declarations in place of all that the test asks; nothing else uses them."""
     with _own_directory() as directory, StandIns(directory, None).asked():
         yield
 
