@@ -10,8 +10,8 @@ use crate::words::words;
 /// | the same, with too many calls to log each (beyond 65,536 in a window), or with so many keys that 2 KiB for each [is too much](crate::Declaration::memory) | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and you declare what passes at once |
 /// | calls to a provider that has a token bucket, or says "requests per minute, with bursts" | [`TokenBucket`](Self::TokenBucket) with its numbers | it is the same rule |
 /// | a server of your own | [`Gcra`](Self::Gcra) with a burst that the server can take at once; a concurrency limit beside it | cheap, smooth, and [`retry_after`](crate::Verdict::retry_after) is exact |
-/// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`](crate::Window::Day) and its [time zone](crate::Limit::time_zone) | it starts again at midnight, as the bill does |
-/// | many keys with large capacities, roughly | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | its state does not grow with the capacity |
+/// | a daily quota, counted the way it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`](crate::Window::Day) and its [time zone](crate::Limit::time_zone) | it starts again at midnight, as the bill does |
+/// | many keys with large capacities, where a rough count will do | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | its state does not grow with the capacity |
 ///
 /// [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket) and [`LeakyBucket`](Self::LeakyBucket) are one rule with
 /// one state, and admit the same for the same capacity, window and burst. Each name matches what its users expect:

@@ -80,7 +80,7 @@ impl From<&str> for Amount {
     }
 }
 
-/// Reads what may stand in quotes in TOML, and checks it: a whole number, a decimal with one point, or `unlimited`.
+/// Reads and checks what TOML may have in quotes: a whole number, a decimal with one point, or `unlimited`.
 impl FromStr for Amount {
     type Err = ParseError;
 
@@ -196,7 +196,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Units are natural units.
+    /// The scale of a limit whose units are natural units.
     pub(crate) const ONE: Self = Self {
         digits: 1,
         decimals: 0,
@@ -237,7 +237,7 @@ impl Scale {
             Some(shift) => (decimal.digits.checked_mul(power(shift)?), u128::from(self.digits)),
             None => match power(decimal.decimals - self.decimals)?.checked_mul(u128::from(self.digits)) {
                 Some(unit) => (Some(decimal.digits), unit),
-                // No 128 bits of digits fill a unit.
+                // Digits of 128 bits never fill such a unit.
                 None => return Ok(u64::from(decimal.digits > 0)),
             },
         };
@@ -347,8 +347,8 @@ impl Decimal {
         })
     }
 
-    /// The least decimal with so many digits after the point that is no less than a readable one; `None` if it has more
-    /// digits than 128 bits hold.
+    /// The least decimal with this many digits after the point that is not below `text`, which is a readable decimal.
+    /// `None` if 128 bits cannot hold its digits.
     fn parse_rounding_up(text: &str, decimals: usize) -> Option<Self> {
         let (whole, fraction) = text.split_once('.')?;
         let (kept, rest) = fraction.split_at_checked(decimals)?;

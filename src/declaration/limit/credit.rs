@@ -37,9 +37,9 @@ pub struct Credit {
     pub(super) window_coupled: Option<bool>,
 }
 
-/// The word for automatic batch sizes.
 /// The field of a table of credit that `limitctl edit` changes.
 pub(super) const BATCH: &str = "batch";
+/// The word for automatic batch sizes.
 const AUTO: &str = "auto";
 
 impl Credit {
@@ -51,8 +51,8 @@ impl Credit {
         }
     }
 
-    /// Batches of remaining / (16 x processes) units, at most 1,048,575, where both what remains of the limit and the
-    /// number of processes with a batch are taken when the batch is drawn. In TOML `credit = "auto"`.
+    /// Batches of remaining / (16 x processes) units, at most 1,048,575, with what remains of the limit, and the number of
+    /// processes that have a batch, as they are when the batch is drawn. In TOML `credit = "auto"`.
     ///
     /// For the only limit of a set that is not keyed, with [`Algorithm::Gcra`](crate::Algorithm::Gcra),
     /// [`TokenBucket`](crate::Algorithm::TokenBucket) or [`LeakyBucket`](crate::Algorithm::LeakyBucket).

@@ -1,5 +1,5 @@
-//! The fields of a limit, each described once: how they are read and written, shown, and changed in a live segment follows
-//! from this table.
+//! The fields of a limit, each described once: this table determines how they are read, written and shown, and whether
+//! they can change in a live segment.
 
 use std::fmt;
 
@@ -46,7 +46,7 @@ pub enum ValueForm {
 #[derive(Debug)]
 pub(in crate::declaration) struct Field {
     pub(in crate::declaration) name: &'static str,
-    /// The table's tests read it; the library goes by `Limit::with_live_fields_of`.
+    /// Only the tests of the table read it; the library uses `Limit::with_live_fields_of`.
     #[cfg(test)]
     pub(in crate::declaration) change: Change,
     /// `None` if no edit of a single value can change it.

@@ -29,7 +29,7 @@ pub struct FleetLease {
     pub(super) unleased: Option<Amount>,
 }
 
-/// The default of how long a request waits for the store's answer.
+/// How long a request waits for the store's answer by default.
 const COLD_WAIT: Duration = Duration::from_millis(50);
 
 impl FleetLease {
@@ -50,8 +50,8 @@ impl FleetLease {
     /// spent when its lease expires.
     ///
     /// By default it follows from the limit, between 100 ms and 10 s: half the time in which its burst comes back, a
-    /// sixteenth of its window, or 2 s for places. So a burst suffices to use all of the rate, unless it comes back in
-    /// less than 135 ms: then [`Declaration::warnings`](crate::Declaration::warnings) says how much can be used.
+    /// sixteenth of its window, or 2 s for places. So the burst is large enough to use all of the rate, unless it comes
+    /// back in less than 135 ms: then [`Declaration::warnings`](crate::Declaration::warnings) says how much can be used.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(LeaseLength::Declared(Window::Span(lease)));
         self
@@ -63,9 +63,9 @@ impl FleetLease {
         self
     }
 
-    /// With [`Outage::Safe`]: how much this host goes on with, for each window of the limit, or how many places. By
-    /// default the capacity, divided by the hosts that the store last knew of. It does not depend on what is left when
-    /// the outage begins.
+    /// With [`Outage::Safe`]: how many units this host goes on with in each window of the limit, or how many places. By
+    /// default, the capacity divided by the number of hosts that the store last knew of. It does not depend on what is
+    /// left when the outage begins.
     pub fn safe(mut self, amount: impl Into<Amount>) -> Self {
         self.safe = Some(SafeShare::Amount(amount.into()));
         self
@@ -77,10 +77,10 @@ impl FleetLease {
         self
     }
 
-    /// How long a request waits for the store where nothing that would do is leased and the store has not said that
-    /// nothing is left: 50 ms by default, at most 10 s, and 0 refuses at once. Such is the first request of a host, or
-    /// the first after more than a minute. It ends with the store's answer. Nothing waits while the store is out, nor
-    /// without a process that asks it.
+    /// How long a request waits for the store if too little is leased for it and the store has not said that nothing is
+    /// left: 50 ms by default, at most 10 s; with 0 it is refused at once. This happens to the first request of a host,
+    /// and to the first after more than a minute. The wait ends with the store's answer. No request waits while the store
+    /// is out, or while no process asks it.
     pub fn cold_wait(mut self, cold_wait: Duration) -> Self {
         self.cold_wait = Some(Window::Span(cold_wait));
         self
@@ -88,7 +88,7 @@ impl FleetLease {
 
     /// In a keyed set: how many units of a key this host admits at once before it has asked for any; 1 by default. The
     /// store charges them afterwards, even beyond the burst, and none is admitted while the store has nothing for the
-    /// key: so at one moment each host can exceed a key's limit by that many, but not the rate in the long run. With 0 the
+    /// key. So each host can briefly exceed a key's limit by that many units, but not its rate in the long run. With 0 the
     /// first request of a key waits for the store ([`cold_wait`](Self::cold_wait)), and nothing is exceeded. It is always 0
     /// for concurrency, where a place would exceed the limit for as long as it is held.
     pub fn unleased(mut self, units: impl Into<Amount>) -> Self {
@@ -106,7 +106,7 @@ impl FleetLease {
         self.lease.unwrap_or_default().declared()
     }
 
-    /// How long a request waits for the store where nothing that would do is leased.
+    /// How long a request waits for the store if too little is leased for it.
     pub fn cold_wait_length(&self) -> Duration {
         match self.cold_wait {
             Some(Window::Span(length)) => length,

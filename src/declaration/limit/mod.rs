@@ -31,17 +31,17 @@ impl Limit {
     ///
     /// By default it is [`Algorithm::Gcra`] with a burst as large as the capacity, and admits up to 2 x capacity - 1
     /// in a stretch as long as the window: 19 for 10 in 2 s. See [`bound`](Self::bound) for how much any limit
-    /// admits, and [`Algorithm`] for which to take.
+    /// admits, and [`Algorithm`] for which one to choose.
     pub fn calls(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
         Self::new(name.into(), Kind::Calls, capacity.into(), Some(window.into()))
     }
 
-    /// A limit of calls that go into a bucket of `capacity`, which drains by `rate` per `interval`: the terms of
-    /// leaky buckets elsewhere, such as actors on Ray.
+    /// A limit of calls that go into a bucket of `capacity`, which drains by `rate` per `interval`: the terms in which
+    /// leaky buckets are declared elsewhere, such as for actors on Ray.
     ///
     /// The rate may be a decimal fraction: `"0.5"` per second is one call in two seconds, exactly. In TOML, with
-    /// `algorithm = "leaky_bucket"` and either `rate` or `interval`, those of the three fields that are missing are
-    /// 60, 1 and `"1s"`.
+    /// `algorithm = "leaky_bucket"` and either `rate` or `interval`, the defaults of `capacity`, `rate` and `interval`
+    /// are 60, 1 and `"1s"`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -158,9 +158,9 @@ impl Limit {
     /// charges in a window than that, units come back late, by up to 1/entries of the window, and never early. Each
     /// takes 32 bytes, in a keyed set for each key.
     ///
-    /// What a request did not use [comes back](Algorithm#what-comes-back) if at most 126 charges from before it are
-    /// remembered, or as many from it on. That is in a set with one limit: an operation changes a bounded number of
-    /// words, so if all 16 limits of a set are sliding windows, the number is 6.
+    /// What a request did not use [comes back](Algorithm#what-comes-back) if at most 126 charges before it are remembered,
+    /// or at most 126 from it on. This is for a set with one limit: an operation changes a bounded number of words, so if
+    /// all 16 limits of a set are sliding windows, the number is 6.
     ///
     /// The default is 1024, which serves any capacity: at most a 1024th of the window is lost. In a keyed set it is
     /// the largest capacity of any tier in units, at most 64: a key then takes at most 2 KiB for each sliding window,

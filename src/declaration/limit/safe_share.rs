@@ -19,7 +19,7 @@ const MILLION: u64 = 1_000_000;
 
 impl SafeShare {
     pub(super) fn fraction(fraction: f64) -> Self {
-        // Saturates, and zero is rejected with the rest of the declaration.
+        // Saturates. Zero is rejected when the declaration is checked.
         Self::Fraction((fraction * MILLION as f64).round() as u64)
     }
 
@@ -31,7 +31,7 @@ impl SafeShare {
         }
     }
 
-    /// Whether it is a fraction above 1, or none at all.
+    /// Whether it is a fraction above 1, or a fraction of zero.
     pub(super) fn is_no_fraction(&self) -> bool {
         matches!(self, Self::Fraction(millionths) if !(1..=MILLION).contains(millionths))
     }

@@ -6,7 +6,7 @@ use crate::choices::Scope;
 impl Limit {
     /// Whose limit it is in a [keyed](crate::SetDeclaration::keyed) set: [each key's](Scope::Key), which is the default,
     /// or [that of all keys together](Scope::AllKeys). A request takes the limits of its key and those of all keys in
-    /// one step, or nothing: so a tenant is not charged for what the quota of all of them refuses.
+    /// one step, or nothing: so a tenant is not charged for a request that the quota of all tenants refuses.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -35,8 +35,8 @@ impl Limit {
     /// Keys that wait for such a limit share it equally, or by the [weights](crate::Tier::weight) of their tiers, however much
     /// each asks for.
     ///
-    /// A set that has such limits has one lock for all its keys, where other keyed sets have up to 256. No tier, and no
-    /// capacity of its own, changes for a key what all keys have together; nor can it be [reserved](crate::Request::reserve),
+    /// A set that has such limits has one lock for all its keys, where other keyed sets have up to 256. Neither a tier nor
+    /// a key's own capacity changes such a limit for a key, and it cannot be [reserved](crate::Request::reserve),
     /// counted by [networks](Self::prefix), drawn as [credit](Self::credit) or shared by [hosts](Self::fleet). The scope of a
     /// limit cannot change in a live segment.
     pub fn scope(mut self, scope: Scope) -> Self {

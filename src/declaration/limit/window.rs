@@ -126,7 +126,7 @@ impl<'de> Deserialize<'de> for Window {
     }
 }
 
-/// Multiplies the number in `text`, such as `90` or `1.5`, with a unit; `None` if that is not a whole number.
+/// Multiplies the number in `text`, such as `90` or `1.5`, by a unit; `None` if the product is not a whole number.
 fn parse_times(text: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let scale = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;

@@ -44,8 +44,8 @@ impl Limit {
     /// Lets each process draw units of a calls or rate limit in batches, and admit requests from its batch without
     /// the lock. `check`, `try_acquire` and `acquire` do so on their own; there is nothing else to call.
     ///
-    /// - **Size.** Declared ([`Credit::batch`]) or automatic ([`Credit::auto`]): remaining / (16 x processes), where
-    ///   both what remains and the number of processes with a batch of the limit are taken when the batch is drawn.
+    /// - **Size.** Declared ([`Credit::batch`]) or automatic ([`Credit::auto`]): remaining / (16 x processes), with what
+    ///   remains, and the number of processes that have a batch of the limit, as they are when the batch is drawn.
     /// - **Bound.** In any window at most what [`bound`](Self::bound) says without credit, plus batch - 1 for each
     ///   process (in a keyed set, for each process and key). With [`window_coupled`](Credit::window_coupled) no
     ///   window sees more than the capacity. Automatic batches of *n* processes together are at most
@@ -57,8 +57,8 @@ impl Limit {
     ///   charged to the limit itself.
     /// - **One batch for each process and key**, shared by all its handles and threads. Two copies of the library in
     ///   one process count as two processes, and a forked child draws a batch of its own.
-    /// - **The queue is not overtaken.** A request that has to wait first takes back the batches of all processes,
-    ///   even stopped ones, and no process draws another while one waits.
+    /// - **The queue is not overtaken.** Before a request waits, it takes back the batches of all processes, even of
+    ///   stopped ones, and no process draws another while a request waits.
     /// - **A request that needs more than is left of a batch** gives the rest back and draws again, if unspent units
     ///   come back; otherwise the rest is spent along with it. A refusal says after how long the limit admits all of
     ///   it.

@@ -153,8 +153,8 @@ impl Limit {
         Ok(())
     }
 
-    /// What this host continues with while the store is out, if `safe` says it, in units of a limit in canonical form and
-    /// per window.
+    /// How many units this host goes on with while the store is out, if `safe` says so. The limit must be in canonical
+    /// form and per window.
     pub(in crate::declaration) fn safe_units(
         &self,
         place: &Location<'_>,
@@ -174,7 +174,8 @@ impl Limit {
         Ok(Some(units))
     }
 
-    /// How many units of a key this host admits before it has asked for any, of a limit in canonical form and per window.
+    /// How many units of a key this host admits before it has asked for any. The limit must be in canonical form and per
+    /// window.
     pub(in crate::declaration) fn unleased_units(
         &self,
         place: &Location<'_>,

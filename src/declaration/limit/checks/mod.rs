@@ -189,14 +189,14 @@ impl Limit {
         Ok(())
     }
 
-    /// A field that is declared and must not be.
+    /// The error for a field that is declared and must not be.
     pub(in crate::declaration) fn misplaced(
         &self,
         place: &Location<'_>,
         field: &str,
         advice: &str,
     ) -> DeclarationError {
-        // The offsets of a zone are nothing to read.
+        // Nobody could read the offsets of a zone.
         let named = self.time_zone.as_ref().map(|zone| TimeZone::named(zone.name()));
         let shown = Self {
             time_zone: named,

@@ -24,7 +24,7 @@ impl Limit {
         Some((fleet, quota))
     }
 
-    /// How long units are leased for. This is a limit in canonical form and per window.
+    /// How long units are leased for. The limit must be in canonical form and per window.
     pub(in crate::declaration) fn lease_length(&self, fleet: &FleetLease) -> Duration {
         if let Some(length) = fleet.lease_length() {
             return length;

@@ -6,11 +6,11 @@ use crate::declaration::limit::window::Window;
 use crate::declaration::location::Location;
 use crate::error::DeclarationError;
 
-/// The shortest window, chosen by how precisely the kernel wakes: 50 us late, which is the default slack of timers,
-/// and later if processors are busy. That is a twentieth of a millisecond. With shorter windows, waits would be
-/// longer than the window; and with a microsecond, no two requests of a process would fall into the same window, so
-/// the limit would limit nothing. Nothing is lost: the same rate over a longer window, with a `burst`, expresses what
-/// a shorter one would.
+/// The shortest window. It follows from how precisely the kernel wakes a thread: 50 us late, which is the default slack
+/// of timers, and later if processors are busy. That is a twentieth of a millisecond. If windows were much shorter,
+/// waits would be longer than the window; and in windows of a microsecond, no two requests of a process would fall into
+/// the same one, so the limit would limit nothing. Nothing is lost: the same rate over a longer window, with a `burst`,
+/// expresses what a shorter one would.
 const MIN_WINDOW: Duration = Duration::from_millis(1);
 
 pub(in crate::declaration) fn check_window(

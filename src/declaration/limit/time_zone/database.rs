@@ -20,7 +20,7 @@ const MAX_VERSION_BYTES: usize = 16;
 /// No file of the database is nearly as large.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A zone's file, and the version of the database that it is of, such as `2025b`, if that is known.
+/// A zone's file, and the version of its database, such as `2025b`, if known.
 pub(super) struct ZoneFile {
     pub(super) content: Vec<u8>,
     pub(super) version: Option<String>,
@@ -75,7 +75,7 @@ pub(super) fn is_version(text: &str) -> bool {
     (1..=MAX_VERSION_BYTES).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
-/// Reads the file of a zone. Whether its name [is one](is_name) has been checked.
+/// Reads the file of a zone, whose name [has been checked](is_name).
 pub(super) fn find(name: &str) -> Result<ZoneFile, UnknownZone> {
     let places = match env::var_os("TZDIR") {
         Some(place) if !place.is_empty() => vec![PathBuf::from(place)],

@@ -55,18 +55,18 @@ const MAX_TRANSITIONS: usize = 400;
 ///
 /// # Databases that differ
 ///
-/// A segment keeps what it has of a zone until a declaration with the same zone brings a newer list that differs from
-/// now on, or, if the present list ends within ten years, one that reaches further. A list is newer if it comes from a
-/// higher version of the database (`2025b`), or, if the versions are the same or unknown, if it reaches further. So two
-/// processes with different databases that open the segment in turn never undo each other's changes. Such a renewal is
-/// done whatever [`OnMismatch`](crate::declare::OnMismatch) says.
+/// A segment keeps its list of a zone's offsets until a declaration with the same zone brings a newer list that differs
+/// from now on, or, if the present list ends within ten years, one that reaches further. A list is newer if it comes
+/// from a higher version of the database (`2025b`), or, if the versions are the same or unknown, if it reaches further.
+/// So two processes with different databases that open the segment in turn never undo each other's changes. The list is
+/// renewed whatever [`OnMismatch`](crate::declare::OnMismatch) says.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TimeZone {
     name: String,
     known: Option<Arc<Known>>,
 }
 
-/// What a database says of a zone.
+/// What a database says about a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
     /// The version of the database, if it has one.
@@ -120,7 +120,7 @@ impl TimeZone {
         self.known.as_ref().map(|known| known.until)
     }
 
-    /// What is known of the zone, which is looked up if nothing is.
+    /// What is known about the zone. If nothing is, the zone is looked up.
     fn look_up(&self) -> Result<Arc<Known>, UnknownZone> {
         if !is_name(&self.name) {
             return Err(UnknownZone::NotAName);
@@ -223,8 +223,9 @@ fn this_year() -> i64 {
     year_of(now())
 }
 
-/// The same list, kept once for as long as the process lives, so that rules can be copied as they are. The process
-/// keeps all lists that it ever sees: a few hundred bytes for each zone, and again with a new database.
+/// The same list, kept once and for as long as the process lives, so that a rule that refers to it can be copied. The
+/// process keeps every list that it has ever seen: a few hundred bytes for each zone, and as many again with each new
+/// database.
 fn interned(transitions: &[Transition]) -> &'static [Transition] {
     static LISTS: ProcessMutex<Vec<&'static [Transition]>> = ProcessMutex::new();
     if transitions.is_empty() {

@@ -1,10 +1,10 @@
-//! The offsets from UTC of a zone, and as a definition writes them.
+//! A zone's offsets from UTC, and how a definition writes them.
 
 use std::fmt;
 
 use crate::limit::Transition;
 
-/// The offset at first, and each change of it.
+/// The first offset, and each change of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offsets {
     pub(super) first: i32,
@@ -22,7 +22,7 @@ impl Offsets {
     }
 }
 
-/// In seconds: the first offset, then each instant since 1970 with the offset from it on.
+/// In seconds: the first offset, then for each change its instant since 1970 and the offset from then on.
 impl fmt::Display for Offsets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.first)?;

@@ -35,7 +35,7 @@ enum Day {
 }
 
 impl PosixRule {
-    /// Reads a rule such as `PST8PDT,M3.2.0,M11.1.0` or `<-03>3`; `None` if it is none.
+    /// Reads a rule such as `PST8PDT,M3.2.0,M11.1.0` or `<-03>3`; `None` if the text is not a rule.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut rest = Rest(text);
         rest.abbreviation()?;
@@ -139,11 +139,11 @@ pub(super) fn year_of(seconds: i64) -> i64 {
         .unwrap_or(estimate)
 }
 
-/// What of a text is still to be read.
+/// The part of a text that is still to be read.
 struct Rest<'a>(&'a str);
 
 impl Rest<'_> {
-    /// Skips the characters that belong to it, and returns them.
+    /// Skips characters for as long as they belong, and returns them.
     fn take_while(&mut self, belongs: impl Fn(char) -> bool) -> &str {
         let end = self.0.find(|char| !belongs(char)).unwrap_or(self.0.len());
         let (taken, rest) = self.0.split_at(end);

@@ -67,10 +67,10 @@ impl Listed {
         let mut rest = Bytes(file);
         let old = Counts::read(&mut rest).ok_or(NotRead::NotTzif)?;
         if old.version == 0 {
-            // Without a rule, the last offset holds on.
+            // Without a rule, the last offset stays in force.
             return old.block(&mut rest, 4);
         }
-        // Whoever knows the second block skips the first.
+        // A reader that knows the second block skips the first.
         old.skip(&mut rest, 4).ok_or(NotRead::NotTzif)?;
         let counts = Counts::read(&mut rest).ok_or(NotRead::NotTzif)?;
         let listed = counts.block(&mut rest, 8)?;
@@ -86,7 +86,7 @@ impl Listed {
     }
 }
 
-/// How much of everything a block has.
+/// How many items of each kind a block has.
 struct Counts {
     version: u8,
     utc_flags: usize,
@@ -170,7 +170,7 @@ impl<'a> Bytes<'a> {
         Some(taken)
     }
 
-    /// A number of `size` bytes, 4 or 8, the highest first.
+    /// A number of `size` bytes, 4 or 8, the most significant first.
     fn number(&mut self, size: usize) -> Option<i64> {
         let bytes = self.take(size)?;
         match size {
