@@ -16,8 +16,8 @@ const MAX_KEYS: u64 = 1_000_000_000;
 /// The table of a [keyed set](crate::SetDeclaration::keyed): how many keys can have a state of their own at the same
 /// time.
 ///
-/// What is kept of keys for people to read is in the clear, where whoever may read the file finds it: declare
-/// [`store_keys(false)`](Self::store_keys) if keys are secrets, such as API keys and bearer tokens.
+/// The bytes of keys that are kept for people to read are in the clear, and everyone who may read the file can see them:
+/// declare [`store_keys(false)`](Self::store_keys) if keys are secrets, such as API keys and bearer tokens.
 ///
 /// Its memory is reserved when the segment is created and never grows. A key whose limits are all replenished and
 /// which holds nothing makes room for another on its own; [`WhenFull`] decides what happens if there is no such key.
@@ -65,7 +65,7 @@ pub(super) fn table_or_max_keys<'de, D: Deserializer<'de>>(
         }
 
         fn visit_i64<E: Error>(self, max_keys: i64) -> Result<Keyed, E> {
-            // What is below zero is as invalid as zero, which is refused with the range.
+            // A number below zero is as invalid as zero, which is refused with the range.
             Ok(Keyed::new(u64::try_from(max_keys).unwrap_or(0)))
         }
 

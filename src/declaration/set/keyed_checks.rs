@@ -50,7 +50,7 @@ impl SetDeclaration {
         self.limits.iter().any(Limit::is_overall)
     }
 
-    /// Requires that a set with limits of all keys has keys, and nothing that goes by single rows.
+    /// Requires that a set with limits of all keys has keys, and nothing that depends on single rows.
     pub(in crate::declaration) fn check_scopes(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         let Some(overall) = self.limits.iter().find(|limit| limit.is_overall()) else {
             return Ok(());

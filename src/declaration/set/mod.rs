@@ -157,9 +157,9 @@ impl SetDeclaration {
     /// ceiling.
     ///
     /// In a [keyed](Self::keyed) set, the number is for each shard of its table. The default lets every key hold one at
-    /// the same time, up to 65536 in all, and is at least 4 times the sum of the capacities of one key, up to 4096. A
-    /// set with limits of [all keys](Limit::scope) has one shard. A hold takes 64 bytes, and 64 more for every 8 limits
-    /// that are held.
+    /// the same time, up to 65536 in the whole table, and is at least 4 times the sum of the capacities of one key, up to
+    /// 4096. A set with limits of [all keys](Limit::scope) has one shard. A hold takes 64 bytes, and 64 more for every 8
+    /// limits that are held.
     pub fn holds(mut self, holds: u32) -> Self {
         self.holds = Some(holds);
         self
@@ -192,8 +192,8 @@ impl SetDeclaration {
 
     /// How long a grant is kept for its waiter while others wait, from 100 ms to an hour; a second by default. A
     /// process that is stopped, or whose event loop is blocked, does not collect it. The grant is then taken back,
-    /// including what it took of rates, the other requests of that process are passed over until it looks, and those
-    /// behind them are served. Choose it longer than any pause of a healthy process, such as one for garbage
+    /// including what it took of rates, the other requests of that process are passed over until it looks again, and
+    /// those behind them are served. Choose a time longer than any pause of a healthy process, such as one for garbage
     /// collection.
     ///
     /// [`apply`](crate::Segment::apply) changes it in a live segment, even for earlier grants.
@@ -254,7 +254,7 @@ impl SetDeclaration {
             }
             let is_keyed = self.keyed.is_some();
             limit.check_fleet(&place, is_keyed, fleet)?;
-            // Each row would have it, so a keyed set only has room for the leases that it declares.
+            // Each row would need the room, so a keyed set has room only for the leases that it declares.
             let has_lease_room =
                 fleet.is_some() && limit.can_be_leased() && (!is_keyed || limit.fleet.is_some());
             let plan = self
@@ -374,7 +374,7 @@ impl SetDeclaration {
         // More than the capacities add up to, so that they can be raised while the segment is in use.
         let with_room = |held: u64, max| held.saturating_mul(4).clamp(MIN_HOLDS, max);
         let holds = if self.has_overall() {
-            // All of them are in one shard. What all keys have together is held by no more permits than it says.
+            // All of them are in one shard. No more permits can hold a limit of all keys than its capacity.
             let is_of_keys = |limit: &Limit| limit.kind == Kind::Concurrency && !limit.is_overall();
             let keyed = self.keyed.as_ref().filter(|_| self.limits.iter().any(is_of_keys));
             let one_each = keyed.map_or(0, |keyed| table::holds_for(keyed.max_keys, 1, MAX_HOLDS));

@@ -17,8 +17,8 @@ pub(super) const DEFAULT_WEIGHT: u32 = 1;
 /// Other quotas for keys of a [keyed set](crate::SetDeclaration::keyed): what a plan such as "gold" changes in the
 /// limits of the set. What it does not name stays as in the tier `default`, which is the limits themselves.
 ///
-/// A key is in the tier that a [request](crate::Request::with_tier) named last or that it was
-/// [assigned](crate::Key::assign) to last, and before that in `default`. When its tier changes, its state migrates as
+/// A key is in the tier that was last named by a [request](crate::Request::with_tier) or last
+/// [assigned](crate::Key::assign) to the key, and before that in `default`. When its tier changes, its state migrates as
 /// with [`Segment::apply`](crate::Segment::apply): what was used stays used, and nothing is granted for the past.
 ///
 /// A set has tiers, or keys with [capacities of their own](crate::Keyed::overrides), and not both.
@@ -96,8 +96,8 @@ impl Tier {
         self
     }
 
-    /// The share of what all keys have together that a key of the tier gets while several wait for it, in proportion to
-    /// the weights of the others: 1 to 1,000. It is 1 by default and in the tier `default`. Only for sets that have
+    /// How much a key of the tier gets of the limits of all keys while several keys wait, in proportion to the weights of
+    /// the others: 1 to 1,000. It is 1 by default and in the tier `default`. Only for sets that have
     /// [limits of all keys](crate::declare::Scope::AllKeys).
     ///
     /// ```

@@ -252,8 +252,9 @@ impl SetDeclaration {
 
     /// The limit with its default number of entries declared.
     ///
-    /// Without keys, or of all keys together, that serves any capacity, so that it can be raised in the live segment.
-    /// Otherwise each row has a log, which is no longer than the largest capacity of any tier: all tiers share the state.
+    /// In a set without keys, or if all keys have the limit together, the default serves any capacity, so that the capacity
+    /// can be raised in the live segment. Otherwise each row has a log, which is no longer than the largest capacity of any
+    /// tier: all tiers share the state.
     pub(in crate::declaration) fn with_entries(&self, limit: &Limit) -> Limit {
         let mut limit = limit.clone();
         if limit.effective_algorithm() == Some(Algorithm::SlidingWindow) && limit.entries.is_none() {
@@ -272,7 +273,7 @@ impl SetDeclaration {
         self.keyed.is_some() && !limit.is_overall()
     }
 
-    /// As many entries as a new segment would have for that capacity; without keys, as many as it could use of them.
+    /// How many entries a new segment would have for that capacity; without keys, how many of them it could use.
     fn useful_entries(&self, limit: &Limit, capacity: &Amount) -> u32 {
         let max = if self.has_row_of_each_key(limit) {
             MAX_DEFAULT_ENTRIES_OF_A_KEY
@@ -284,8 +285,8 @@ impl SetDeclaration {
         entries.map_or(max, |entries| entries.clamp(1, max))
     }
 
-    /// Adds a note to each changed capacity of a sliding window whose log has fewer entries than a new one would
-    /// have, which cannot change in a live segment. `self` is the set after the change, in canonical form.
+    /// Adds a note to each changed capacity of a sliding window whose log has fewer entries than a new segment's would
+    /// have: their number cannot change in a live segment. `self` is the set after the change, in canonical form.
     pub(crate) fn note_short_logs(&self, differences: &mut [Difference]) {
         for limit in &self.limits {
             let Some(entries) = limit.entries else { continue };
@@ -327,7 +328,7 @@ impl SetDeclaration {
         std::iter::once(&limit.capacity).chain(of_tiers)
     }
 
-    /// The tiers in canonical form, with everything written out that they change in a limit.
+    /// The tiers in canonical form, with every field written out of each limit that they change.
     pub(in crate::declaration) fn canonical_tiers(&self) -> Vec<Tier> {
         let canonical = |tier: &Tier| {
             let limits = tier.limits.iter().map(|(name, change)| {
