@@ -269,7 +269,7 @@ fn a_burst_that_is_too_small_for_the_rate_is_declared_with_a_warning() {
         matches!(&warnings[..], [warning] if warning.contains("about 74 % of the rate") && warning.contains("at least 14")),
         "{warnings:?}"
     );
-    // The same with a longer lease, because what is spent is reported as early.
+    // The same with a longer lease, because what is spent is reported just as early.
     let longer = declared(10, "fleet = { key = \"org/calls\", lease = \"4s\" }");
     assert_eq!(longer, warnings);
 }

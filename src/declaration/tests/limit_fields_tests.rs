@@ -8,7 +8,7 @@ const DAILY: &str = "kind = \"budget\", capacity = 10, window = \"calendar:day\"
 const PLACES: &str = "kind = \"concurrency\", capacity = 10";
 const ADAPTIVE: &str = "kind = \"concurrency\", capacity = 10, adaptive = \"aimd\"";
 
-/// For each field a limit without it, and two values that it may have there.
+/// For each field, a limit without it and two values that it may have there.
 const SPECIMENS: [(&str, &str, [&str; 2]); 25] = [
     ("capacity", "kind = \"concurrency\"", ["10", "20"]),
     (
@@ -151,7 +151,7 @@ fn each_field_changes_in_a_live_segment_as_its_row_says() {
                     "{refused:?}"
                 );
             }
-            // These specimens are such that the state can represent both values.
+            // The state can represent both values of each specimen.
             Change::Live | Change::ByState => {
                 let applied = applied.unwrap_or_else(|refused| panic!("{}: {refused:?}", field.name));
                 assert!(

@@ -313,7 +313,7 @@ fn a_limit_is_shown_with_what_is_declared_and_its_bound() {
 
 #[test]
 fn no_field_of_a_limit_is_left_out_when_it_is_shown() {
-    // No limit has all of them: nothing is checked here.
+    // No valid limit has all of them, but nothing is validated here.
     let limit: Limit = toml::from_str(
         r#"
         name = "all"
