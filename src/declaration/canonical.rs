@@ -9,8 +9,8 @@ use crate::choices::{Kind, Scope};
 
 const NEAR_PERCENT: u32 = 80;
 
-/// The default number of entries of a sliding window without keys, of 32 bytes each: units come back late by at most
-/// this fraction of the window, whatever the capacity is or becomes.
+/// How many entries a sliding window without keys has by default, 32 bytes each: units come back late by at most a
+/// 1024th of the window, whatever the capacity is or becomes.
 pub(super) const DEFAULT_ENTRIES: u32 = 1024;
 
 /// The most entries that a sliding window of a keyed set has by default: 2 KiB for each key.
@@ -21,7 +21,7 @@ impl Limit {
     /// exactly if their canonical forms are equal, provided that both are declared [by rate](Self::is_by_rate) or
     /// neither is.
     ///
-    /// Defined for invalid limits too: what cannot be understood stays as it is.
+    /// Invalid limits have one too: what cannot be understood stays as it is.
     pub(super) fn canonical(&self) -> Self {
         let algorithm = self.effective_algorithm();
         let mut limit = Self {
@@ -69,7 +69,7 @@ impl Limit {
         limit.credit = self.credit.as_ref().map(Credit::canonical);
         limit.fleet = self.fleet.as_ref().map(FleetLease::canonical);
         limit.ceiling = self.ceiling.as_ref().map(Amount::canonical);
-        // An unlimited capacity has no percentage to be near, whatever was written.
+        // An unlimited capacity is never near, whatever was written.
         limit.near_limit = (!limit.capacity.is_unlimited()).then_some(self.effective_near_limit());
         limit.shadow = Some(self.shadow.unwrap_or_default());
         limit.scope = self.scope.filter(|scope| *scope != Scope::default());
@@ -84,8 +84,8 @@ impl Limit {
         self.buckets.unwrap_or(10)
     }
 
-    /// What [`SetDeclaration::with_entries`](super::SetDeclaration::with_entries) has declared for a limit in its
-    /// set.
+    /// The number of entries, which [`SetDeclaration::with_entries`](super::SetDeclaration::with_entries) declares for
+    /// a limit in its set.
     pub(super) fn effective_entries(&self) -> u32 {
         self.entries.unwrap_or(DEFAULT_ENTRIES)
     }

@@ -49,8 +49,8 @@ impl Declaration {
     }
 
     /// The canonical form, but with the sizes of `stored` where this declares none: a changed capacity must not
-    /// change a size that was derived from it. Time zones keep the offsets that `stored` has of them, unless those of
-    /// this are newer.
+    /// change a size that was derived from it. Time zones keep the offsets that `stored` has, unless those of this
+    /// declaration are newer.
     fn with_sizes_of(&self, stored: &Self) -> Self {
         let mut asked = self.canonical();
         if self.segment.participants.is_none() {

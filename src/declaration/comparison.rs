@@ -17,8 +17,7 @@ impl Declaration {
         self.canonical().differences_as_written(&in_segment.canonical())
     }
 
-    /// The [`differences`](Self::differences) between declarations that already have the form in which to compare
-    /// them.
+    /// The [`differences`](Self::differences) between declarations that are already in a form to be compared.
     ///
     /// A limit that only one of them declares by rate and interval is compared as a capacity per window.
     pub(super) fn differences_as_written(&self, in_segment: &Self) -> Vec<Difference> {
@@ -30,7 +29,7 @@ impl Declaration {
         found
     }
 
-    /// The same declaration, with each limit per window that `other` has per window.
+    /// The same declaration, with each limit written per window that `other` declares per window.
     fn worded_as(&self, other: &Self) -> Self {
         let mut worded = self.clone();
         for set in &mut worded.sets {
@@ -135,7 +134,7 @@ fn compare_values(
         (Some(Value::Table(declared)), Some(Value::Table(in_segment))) => {
             compare_tables(place, declared, in_segment, found);
         }
-        // Metadata that only one of them has: entry by entry, as if the other's were empty.
+        // Metadata that only one of them has is compared entry by entry, as if the other's were empty.
         (Some(Value::Table(declared)), None) if place.field == "metadata" => {
             compare_tables(place, declared, &nothing, found);
         }
@@ -149,7 +148,8 @@ fn compare_values(
     }
 }
 
-/// The difference between two time zones, or between the offsets of one: those are not shown, as no one could read them.
+/// The difference between two time zones, or between two lists of offsets of the same zone. The lists are not shown,
+/// because nobody could read them.
 fn compare_zones(place: &Location, declared: Option<&Value>, in_segment: Option<&Value>) -> Difference {
     let zone = |value: &Value| value.clone().try_into::<TimeZone>().ok();
     let (declared, in_segment) = (declared.and_then(zone), in_segment.and_then(zone));

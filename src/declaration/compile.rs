@@ -68,7 +68,7 @@ impl Limit {
             scope: self.scope.unwrap_or_default(),
             rule,
             window: meant.window.map_or(0, longest_nanos),
-            // No key has a capacity of its own of what all keys have together.
+            // No key has a capacity of its own for a limit that all keys have together.
             terms: terms.filter(|_| !self.is_overall()),
             refunds: self.refunds(),
             lease: nanos(self.lease),
@@ -208,7 +208,7 @@ impl Limit {
         Some(Duration::from_nanos(calendar.shortest_period()))
     }
 
-    /// The rule of a fixed window, which goes by `local` if it is a calendar window.
+    /// The rule of a fixed window, which follows `local` if it is a calendar window.
     fn fixed_window(&self, capacity: u64, nanos: u64, local: LocalTime) -> Result<FixedWindow, InvalidLimit> {
         match self.calendar(local) {
             Some(calendar) => FixedWindow::calendar(capacity, calendar),
@@ -241,7 +241,7 @@ fn unsuitable(place: &Location<'_>, invalid: &InvalidLimit) -> DeclarationError 
     }
 }
 
-/// How long a window is at most.
+/// The greatest length of a window, in nanoseconds.
 pub(in crate::declaration) fn longest_nanos(window: Window) -> u64 {
     let days = match window {
         Window::Span(length) => return nanos_from_duration(length).unwrap_or(u64::MAX),

@@ -7,7 +7,7 @@ use crate::error::{DeclarationError, Error, OpenError};
 use crate::shm::file::set_directory::{file_name, named_directory};
 
 impl Declaration {
-    /// Checks that this can be in a directory: a single file could have more.
+    /// Checks that this can be the declaration of a directory, which may say less than that of a single file.
     pub(crate) fn check_for_directory(&self) -> Result<(), DeclarationError> {
         let Some(checkpoint) = self.segment.checkpoint() else {
             return Ok(());

@@ -22,8 +22,8 @@ pub(super) type Fields = &'static [&'static str];
 /// A field that only the definitions of a segment have.
 const INTERNAL: &str = "edited";
 
-/// What to do about a field that serde does not know where it was written, if it is known elsewhere. `message` is what
-/// serde says about it.
+/// Says where a field belongs that serde does not know at the place where it was written, if it is known anywhere.
+/// `message` is the error of serde.
 pub(super) fn advice(message: &str) -> Option<String> {
     let (field, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
     // It may be the plural of a field that is known here.
@@ -90,7 +90,7 @@ impl<'de> Deserializer<'de> for Asked<'_> {
 mod tests {
     use super::*;
 
-    /// What is said of a field at the top of a declaration.
+    /// The error for a field at the top of a declaration.
     fn at_the_top(field: &str) -> String {
         let error = Declaration::from_toml(&format!("{field} = 1\n")).expect_err("it is unknown there");
         error.to_string()

@@ -60,7 +60,7 @@ pub(super) fn check_range(
 }
 
 /// Requires `given` to be a valid name. Names become parts of paths: of files, of metrics, and of the places in
-/// messages. A name may have parts, as in `openai/gpt-4o`, but none that leads out of it.
+/// messages. A name may have parts, as in `openai/gpt-4o`, but none that leads elsewhere in a path.
 pub(super) fn check_name(place: impl FnOnce() -> String, given: &str) -> Result<(), DeclarationError> {
     let leads_elsewhere = |part: &str| part.is_empty() || part.starts_with('.');
     if !given.is_empty() && given.split('/').any(leads_elsewhere) {

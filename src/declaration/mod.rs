@@ -287,7 +287,7 @@ impl Declaration {
         &self.sets
     }
 
-    /// The same of that set alone.
+    /// The same declaration with that set alone.
     pub(crate) fn only(&self, set: &str) -> Self {
         Self {
             segment: self.segment.clone(),

@@ -100,7 +100,7 @@ impl Declaration {
         of_limits.chain(self.version_warning()).collect()
     }
 
-    /// A warning about shared limits without a version: until then a changed one stops the hosts that declare it.
+    /// A warning if limits are shared without a version: a changed limit then stops the hosts that declare it.
     fn version_warning(&self) -> Option<String> {
         let mut limits = self.sets.iter().flat_map(|set| &set.limits);
         let shared = limits.find_map(|limit| limit.fleet.as_ref())?;

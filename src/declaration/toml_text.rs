@@ -63,7 +63,7 @@ impl Declaration {
 
     /// The declaration as TOML in canonical form: the same text for all declarations that mean the same, with every
     /// default written out, so that it keeps its meaning if defaults change. A leaky bucket declared by `rate` and
-    /// `interval` is written so.
+    /// `interval` is written that way.
     ///
     /// # Errors
     ///
@@ -84,8 +84,8 @@ impl Declaration {
     }
 }
 
-/// A value as a table; empty if TOML cannot express it. Parses what was written, because a second serializer would add thirty
-/// kilobytes to a program.
+/// A value as a table; empty if TOML cannot express it. Writes the value as text and parses that, because a second
+/// serializer would add thirty kilobytes to a program.
 pub(super) fn as_table(value: &impl Serialize) -> Table {
     let text = toml::to_string(value).unwrap_or_default();
     text.parse().unwrap_or_default()

@@ -21,8 +21,8 @@ const MIN_EVERY: Duration = Duration::from_secs(1);
 /// time, in a thread of its own and never as part of a request. If the segment has to be recreated, because
 /// `/dev/shm` is empty after a boot or because its file is rejected as damaged and no process uses it, it is created
 /// from the last complete checkpoint, provided that a process with this declaration would join such a segment (see
-/// [`OnMismatch`](crate::declare::OnMismatch)). What limits have counted is restored, with the time since then, by the wall
-/// clock, taken into account. Holds and waiters are not.
+/// [`OnMismatch`](crate::declare::OnMismatch)). What limits have counted is restored, taking into account the time that
+/// has passed since then by the wall clock. Holds and waiters are not.
 ///
 /// What was admitted after the last checkpoint may be admitted again after a reboot, and no more than that: with a
 /// checkpoint every 30 seconds, the requests of 30 seconds. A segment that exists and is sound is never overwritten.
