@@ -46,9 +46,9 @@ impl LocalTime {
         utc + i64::from(self.offset_after(passed))
     }
 
-    /// The first instant at which clocks show `civil` or later. They may leave it out, and show it twice.
+    /// The first instant at which clocks show `civil` or later. They may skip it or show it twice.
     fn first_showing(&self, civil: i64) -> i64 {
-        // Clocks cannot have shown it when these came to pass, whatever the offset was: each is less than a day.
+        // When these happened, clocks cannot have shown it yet, whatever the offset was: each is less than a day.
         let passed = self
             .transitions
             .partition_point(|it| it.at <= civil - SECONDS_PER_DAY);
@@ -203,7 +203,7 @@ impl Calendar {
 /// The first day of the month that contains `day`.
 ///
 /// After `civil_from_days` in Howard Hinnant's "chrono-Compatible Low-Level Date Algorithms". Years that begin in
-/// March put the leap day last, so the months before month m have (153 m + 2) / 5 days in all.
+/// March put the leap day last, so the months before month m have (153 m + 2) / 5 days together.
 fn first_day_of_month(day: i64) -> i64 {
     const DAYS_PER_ERA: i64 = 146_097; // 400 years
     const EPOCH_FROM_YEAR_ZERO: i64 = 719_468; // from 0000-03-01 to 1970-01-01

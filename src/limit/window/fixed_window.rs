@@ -220,7 +220,7 @@ impl RuleOperations for FixedWindow {
                     let longest = self.longest();
                     let length_passed = state.load(Self::OPENED).saturating_add(end.saturating_sub(start));
                     let overdue = now.monotonic.checked_sub(length_passed);
-                    // Earlier than that after the epoch the periods are cut off, and nothing is promised.
+                    // Closer to the epoch than that, periods are cut off, and nothing is promised.
                     now.utc >= longest && overdue.is_some_and(|overdue| overdue >= longest - 1)
                 }
             }

@@ -1,4 +1,4 @@
-//! Rules that count in windows: fixed, of the calendar, and sliding.
+//! Rules that count in windows: fixed, calendar and sliding.
 
 pub(super) mod calendar;
 pub(super) mod fixed_window;

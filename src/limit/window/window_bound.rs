@@ -1,9 +1,9 @@
 //! The most that a rule admits in any span of time as long as its window, wherever it begins.
 //!
 //! A span is half open: it contains its first nanosecond but not its end. Only admitted units count, by the segment's
-//! clock; usage above what was reserved does not, because it has happened already. Unless noted otherwise the maximum
-//! is reached by somebody who presses against the limit at the worst instants. All parameters are those of a rule
-//! that can be made: positive, and with no more buckets than the window has nanoseconds.
+//! clock; usage above what was reserved does not, because it has happened already. Unless noted otherwise, the maximum
+//! is reached by a caller who presses against the limit at the worst instants. All parameters are those of a rule that
+//! can exist: positive, and with no more buckets than the window has nanoseconds.
 
 use crate::units::greatest_common_divisor;
 
