@@ -9,7 +9,7 @@
 //! The original's long-term latency is an exponential average. Here it follows lower latencies faster than higher
 //! ones, and is corrected by [probes](super::round): under steady load it would otherwise follow the queue that the
 //! estimate itself allows. If the server becomes slower for good, the estimate falls until the average has caught up,
-//! some hundred rounds.
+//! after a few hundred rounds.
 //!
 //! It needs latencies that are alike from round to round. A round in which something was dropped counts as the least
 //! gradient.

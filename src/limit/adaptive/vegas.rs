@@ -8,10 +8,10 @@
 //! the queue has above beta, so that a server which has lost most of its capacity is relieved quickly. Alpha and beta
 //! are 5 and 10 percent of the estimate, so that it settles within about a ninth above the capacity at any size.
 //!
-//! The latency without a queue is about the lowest mean seen of a round: a quicker round moves it half of the way
-//! down. A [probe](super::round) that finds it higher raises it by a quarter of the distance, but by an eighth at
-//! most. So a server that has become slower for good is found out within some hundred rounds, and one that is only
-//! overloaded for a while does not spoil it.
+//! The latency without a queue is about the lowest mean of any round so far: a quicker round moves it halfway down. A
+//! [probe](super::round) that finds it higher raises it by a quarter of the distance, but by an eighth at most. So a
+//! server that has become slower for good is recognized within a few hundred rounds, and one that is only overloaded
+//! for a while does not spoil it.
 //!
 //! Vegas needs latencies that are alike from round to round: noise looks like a queue and keeps the estimate lower.
 
