@@ -17,7 +17,7 @@ const ALGORITHMS: [AdaptiveAlgorithm; 3] = [AIMD, GRADIENT, VEGAS];
 /// Learns only from failures.
 const PATIENT_AIMD: AdaptiveAlgorithm = AdaptiveAlgorithm::Aimd { timeout: u64::MAX };
 
-/// Service times it takes the estimate to settle if the capacity became up to eleven times as large or as small.
+/// Service times that the estimate takes to settle after the capacity has grown or shrunk by a factor of up to eleven.
 const SETTLING: u64 = 400;
 
 /// Service times over which it is then averaged.

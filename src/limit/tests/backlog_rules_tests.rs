@@ -153,7 +153,7 @@ fn do_not_promise_an_instant_to_a_cost_above_the_burst() {
 
 #[test]
 fn a_leaky_bucket_that_is_polled_every_nanosecond_still_drains() {
-    // One unit takes a third of 1,000 ns: rounding on every look would lose all of it.
+    // One unit takes a third of 1,000 ns: rounding at every poll would lose all of it.
     let mut limit = leaky_bucket(3, 1_000, 3);
     limit.charge(at(0), 3);
     let admitted = (0..=334).find(|instant| limit.take(at(*instant), 1) == Assessment::Admissible);

@@ -12,7 +12,7 @@ pub(super) trait Model {
     /// The most that may be used.
     fn capacity(&self) -> u64;
 
-    /// How often a unit counts in what is used, so that fractions of it are whole.
+    /// The factor by which `used` multiplies units, so that fractions of a unit are whole numbers.
     fn scale(&self) -> u64 {
         1
     }

@@ -87,8 +87,8 @@ proptest! {
         prop_assert_eq!(limit.words, before);
     }
 
-    /// The arrival curve gives the exact fraction that remains. The rule never decides by more than that, and by less
-    /// than a nanosecond's worth less.
+    /// The arrival curve gives the exact fraction that remains. The rule never assumes more than that, and less than a
+    /// nanosecond's worth less.
     #[test]
     fn backlog_rules_keep_what_remains_to_the_fraction(
         (capacity, new_capacity) in (quantity(), quantity()), (window, new_window) in (window(), window()),

@@ -1,4 +1,4 @@
-//! What comes back of a charge: only what still counts of it, and nothing that others charged.
+//! How much of a charge comes back: only what still counts, and nothing that others charged.
 
 use proptest::prelude::*;
 

@@ -88,7 +88,7 @@ proptest! {
     }
 
     /// However charges were merged, and however few words a refund may store: a unit counts for as long as it must,
-    /// no more is given back in all than was charged, and a refund that gives nothing back stores nothing.
+    /// no more is ever given back than was charged, and a refund that gives nothing back stores nothing.
     #[test]
     fn a_refund_never_lets_in_more_than_the_exact_log_would(
         capacity in 1..60_u64, window in 1..80_u64, entries in 1..8_u32, words in 0..8_u32,

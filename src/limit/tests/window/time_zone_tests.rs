@@ -1,4 +1,4 @@
-//! Calendar windows of clocks that are changed, against clocks that are looked at every quarter of an hour.
+//! Calendar windows by clocks that are changed, against clocks that are read every quarter of an hour.
 
 use proptest::prelude::*;
 
@@ -89,7 +89,7 @@ proptest! {
             changes.into_iter().map(|(quarter, offset)| (FROM + quarter * QUARTER, offset)).collect();
         let calendar = Calendar { week_start, ..calendar(unit, local(first, &changes)) };
         let looks = periods_by_looking(&calendar, FROM, FROM + (DAYS + 4) * DAY);
-        // What begins before the first look, or ends after the last one, is not known by looking.
+        // A period that begins before the first reading, or ends after the last one, is not known by reading.
         for run in looks.chunk_by(|one, other| one.1 == other.1).skip(1) {
             let begin = run[0].0;
             for (at, _) in run {
