@@ -31,8 +31,8 @@ impl Backlog {
     /// `window` is in nanoseconds.
     ///
     /// An admitted arrival time is at most now + burst, and that must still be an exact number at the latest instant.
-    /// It is for every window of up to [`LATEST_INSTANT`] nanoseconds, and in longer ones for bursts of up to 2^63
-    /// units.
+    /// This holds for any burst in windows of up to [`LATEST_INSTANT`] nanoseconds, and for bursts of up to 2^63 units in
+    /// longer ones.
     pub(crate) fn new(capacity: u64, window: u64, burst: u64) -> Result<Self, InvalidLimit> {
         InvalidLimit::unless_positive(capacity, "capacity")?;
         InvalidLimit::unless_positive(burst, "burst")?;

@@ -44,7 +44,7 @@ pub(crate) struct Now {
 }
 
 impl Now {
-    /// Both instants, capped at the latest one the rules are proven for. After that time stands still, so limits keep
+    /// Both instants, capped at the latest one the rules are proven for. After that, time stands still, so limits keep
     /// refusing instead of overflowing.
     #[inline]
     pub(crate) fn within_proven_range(self) -> Self {
