@@ -3,9 +3,9 @@
 //! A table has one queue, or one per key; all of them share its tickets and its list of free tickets.
 //!
 //! This is pure, like the limit rules: it knows no clock, no memory and no lock. It reads and changes words behind
-//! [`Queue`] and [`QueueMut`], and a row of zeros is a table that has never been used. Only the states of the tickets
-//! are authoritative; the links, the list of free tickets and the counts follow from them, and [`rebuild`] restores
-//! them.
+//! [`Queue`] and [`QueueMut`], and if all of them are zero, the table has never been used. Only the states of the
+//! tickets are authoritative; the links, the list of free tickets and the counts follow from them, and [`rebuild`]
+//! restores them.
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +30,7 @@ pub(crate) enum TableWord {
     Untouched,
     /// The number of the latest ticket.
     Serial,
-    /// How many requests wait, over all queues.
+    /// How many requests wait in all queues together.
     Length,
     /// The most that ever waited at once.
     LongestLength,
@@ -39,7 +39,7 @@ pub(crate) enum TableWord {
 /// A word of one ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TicketWord {
-    /// The participant that waits; zero if it gave up without getting the lock to say so.
+    /// The participant that waits; zero if it gave up but could not get the lock to leave the queue.
     Owner,
     /// Number and phase: see [`TicketState`].
     State,
@@ -86,8 +86,8 @@ pub(crate) enum Phase {
     Waiting,
     /// Out of the queue with everything it asked for; its owner has not collected it yet.
     Granted,
-    /// Out of the queue, because its owner did not respond when its turn came. It keeps its number, and thereby its
-    /// place, until its owner looks.
+    /// Out of the queue, because its owner did not respond when its turn came. It keeps its number, and thus its
+    /// place, until its owner looks again.
     PassedOver,
 }
 
@@ -269,7 +269,7 @@ pub(crate) fn claim(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<
     Ok(())
 }
 
-/// Takes a waiting ticket out of the queue until its owner looks.
+/// Takes a waiting ticket out of the queue until its owner looks again.
 pub(crate) fn pass_over(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
     let serial = unlink(queue, index)?;
     store_passed_over(queue, index, serial);
@@ -397,7 +397,7 @@ pub(crate) fn is_consistent(queue: &(impl Queue + ?Sized)) -> bool {
     let waiting = count(Phase::Waiting);
     let in_queues = (0..queue.queues()).try_fold(0, |sum: u64, own_queue| {
         let length = length_of_queue(queue, own_queue, touched)?;
-        // The queues share the table, so if their links lead to more tickets than there are, they are wrong.
+        // The queues share the table, so if their links lead to more tickets than the table has, the links are wrong.
         sum.checked_add(length).filter(|sum| *sum <= touched)
     });
     queue.load(TableWord::Length) == waiting
@@ -445,7 +445,7 @@ fn length_of_free_list(queue: &(impl Queue + ?Sized), touched: u64) -> Option<u6
 }
 
 /// Restores links and counts from the states of the tickets, in the order of their numbers. Idempotent. A ticket that
-/// waits in a queue which does not exist is freed: its owner finds it gone and starts again.
+/// waits in a queue that does not exist is freed: its owner finds it gone and starts again.
 pub(crate) fn rebuild(queue: &mut (impl QueueMut + ?Sized)) {
     let capacity = queue.capacity();
     let queues = queue.queues();

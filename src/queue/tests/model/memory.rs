@@ -1,4 +1,4 @@
-//! The words of a set, as few as the model needs, and the undo journal over them.
+//! The words of a set, only as many as the model needs, and the undo journal over them.
 
 use crate::queue::{Queue, QueueEnd, TableWord, TicketWord};
 
@@ -23,7 +23,7 @@ pub(super) const REBUILD_MARKER: u8 = 254;
 /// An instant that never comes.
 pub(super) const NEVER: u8 = u8::MAX;
 
-/// Words of a ticket that the queue itself does not know.
+/// Words of a ticket that the queue itself knows nothing about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestWord {
     WaiterFutex = 4,
@@ -33,7 +33,7 @@ pub(super) enum RequestWord {
     HoldSerial = 7,
     /// From this instant on it is not granted; [`NEVER`] if it waits without limit.
     Deadline = 8,
-    /// Not zero: it was granted, and has been kept for its owner as long as grants are kept while others wait.
+    /// Not zero: it was granted, and the time for which a grant is kept for its owner while others wait is over.
     Overdue = 9,
 }
 
@@ -70,7 +70,7 @@ impl Memory {
     pub(super) fn store(&mut self, place: u8, value: u8) {
         self.words[usize::from(place)] = value;
         if place == JOURNAL && value == 0 {
-            // Entries beyond the count are never read. Clearing them makes states equal that differ in nothing else.
+            // Entries beyond the count are never read. Clearing them makes states that differ in nothing else equal.
             self.words[usize::from(FIRST_ENTRY)..usize::from(FIRST_TICKET)].fill(0);
         }
     }

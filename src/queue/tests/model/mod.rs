@@ -50,7 +50,7 @@ enum Granularity {
     /// Every store.
     EveryStore,
     /// Every store of a process that dies with the lock, and otherwise nothing until it is released. Enough for
-    /// everything except looks without the lock.
+    /// everything except reads without the lock.
     EverySection,
 }
 

@@ -1,5 +1,5 @@
-//! What happens under the lock, store by store: recovery first, then the operation, with the steps of `engine` in
-//! their order, over the same queue functions.
+//! What happens under the lock, store by store: recovery first, then the operation. The steps are those of `engine`,
+//! in the same order, and call the same queue functions.
 
 use super::memory::{
     ACTIVE, FREE_HOLD, HOLD_SERIAL, HoldWord, IN_USE, JOURNAL, Memory, NEVER, REBUILD_MARKER, RequestWord,
@@ -213,7 +213,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// How long until the cost would fit, in place of nanoseconds; `None` if it fits.
+    /// How long until the cost would fit, in ticks instead of nanoseconds; `None` if it fits now.
     fn blocked(&self, cost: u8) -> Option<u8> {
         let after = self.memory.load(IN_USE) + cost;
         match self.bounds.limit {
@@ -580,7 +580,7 @@ impl<'a> Section<'a> {
             && self.memory.hold(hold.index, HoldWord::Serial) == hold.serial
     }
 
-    /// Takes back the tickets of the dead that were found without the lock, if they still belong to them.
+    /// Takes back those tickets of a dead process that were found without the lock and still belong to it.
     pub(super) fn take_back_tickets(&mut self, owner: u8, found: u8) -> Outcome {
         for index in self.memory.tickets().filter(|index| found & 1 << index != 0) {
             if self.is_ticket_of(index, owner) {
@@ -629,7 +629,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Frees the holds of the dead that were found without the lock, if they still belong to them.
+    /// Frees those holds of a dead process that were found without the lock and still belong to it.
     pub(super) fn take_back_holds(&mut self, owner: u8, found: u8) -> Outcome {
         for index in self.memory.holds().filter(|index| found & 1 << index != 0) {
             if self.memory.hold(index, HoldWord::Owner) == owner {
@@ -645,7 +645,7 @@ impl<'a> Section<'a> {
 /// The queue, changed through the journal.
 struct Journalled<'s, 'a>(&'s mut Section<'a>);
 
-/// The queue, changed at once.
+/// The queue, changed directly, without the journal.
 struct Repeatable<'s, 'a>(&'s mut Section<'a>);
 
 macro_rules! queue_of_a_section {

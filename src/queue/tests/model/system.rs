@@ -46,7 +46,7 @@ enum Shard {
     Holds,
 }
 
-/// What a process is about to do. The last of its frames comes next; the others follow after that.
+/// What a process is about to do. It takes the last of its frames next, and the others after that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Frame {
     Decide,
@@ -61,7 +61,7 @@ enum Frame {
     Insure(Waiting, TimeIsUp),
     Look(Waiting, TimeIsUp),
     Release,
-    /// The owners found dead without the lock, one bit each.
+    /// The owners yet to be probed without the lock, one bit each.
     Reclaim {
         owners: u8,
     },
@@ -78,9 +78,9 @@ enum Frame {
     Wake(PendingWake),
     /// Nobody was woken: is the owner alive?
     Probe(PendingWake),
-    /// What was granted to the dead goes on to the process named here.
+    /// What was granted to a dead process was granted to this one instead, which has to be woken.
     HandOn(Option<PendingWake>),
-    /// Inside the lock: this many effects have happened.
+    /// Under the lock: this many effects have happened.
     Locked {
         section: Rc<Program>,
         done: u8,
@@ -121,7 +121,7 @@ pub(super) struct System {
     now: u8,
     deaths: u8,
     stops: u8,
-    /// How many grants of processes that were merely slow were kept as long as grants are kept.
+    /// How many grants became overdue because their processes were merely slow.
     graces: u8,
     /// Whether a process could not get the lock in time and left without it.
     was_given_up: bool,
@@ -172,7 +172,8 @@ impl explorer::System for System {
                             system: next,
                         });
                     }
-                    // It keeps what it holds, and others may never get that.
+                    // A stopped process keeps what it holds, and others may never get it. So only one that holds
+                    // nothing is stopped.
                     if self.stops < bounds.stops
                         && process.holds.is_empty()
                         && self.lock != Lock::Held(number as u8)
@@ -456,7 +457,7 @@ impl System {
         steps.push(Step { label, system: self });
     }
 
-    /// Takes the lock, if it can be had, for what the last frame says.
+    /// Takes the lock, if it is not held, for what the last frame says.
     fn lock_steps(&self, number: usize, bounds: &Bounds, steps: &mut Vec<Step>) {
         if matches!(self.lock, Lock::Held(_)) {
             return;
@@ -507,7 +508,7 @@ impl System {
             next.push_to(steps, number, &frame);
             return;
         }
-        // Others see nothing of what happens inside the lock, unless its holder dies.
+        // Others see nothing of what happens under the lock, unless its holder dies.
         for done in 0..=program.effects.len() {
             if self.deaths < bounds.deaths {
                 let mut dead = next.clone();

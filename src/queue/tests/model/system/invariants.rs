@@ -116,7 +116,7 @@ impl System {
         is_lost.then_some("what a living process holds was given back")
     }
 
-    /// Whether every live process is done, and nothing is left once the dead are cleared away.
+    /// Whether every live process is done, and nothing is left once what the dead left behind has been taken back.
     pub(super) fn has_ended_well(&self, bounds: &Bounds) -> bool {
         let is_done = |(number, process): (usize, &Process)| {
             matches!(process.life, Life::Dead | Life::Stopped)

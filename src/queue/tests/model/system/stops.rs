@@ -7,7 +7,7 @@ use super::{Life, System};
 use crate::queue::{self, Phase};
 
 impl System {
-    /// A grant has been kept for its owner as long as grants are kept.
+    /// The steps by which the time for which a grant is kept for its owner ends.
     pub(super) fn grace_steps(&self, bounds: &Bounds, steps: &mut Vec<Step>) {
         if bounds.stops == 0 {
             return;
