@@ -86,8 +86,8 @@ impl Candidate<'_> {
 
 /// Attaches to the segment in `file`, which was opened by `path`: checks it, starts it cold if it comes from another
 /// boot or is a copy, and joins its participants, unless this process has joined already. If it has to wait for long,
-/// it says to `tell` what for. Changes nothing until `understand` has made sense of the file's definitions and `admit`
-/// has agreed.
+/// it calls `tell` with what it is waiting for. Changes nothing until `understand` has made sense of the file's
+/// definitions and `admit` has agreed.
 ///
 /// # Errors
 ///
@@ -185,7 +185,7 @@ pub(crate) fn attach<T>(
     Ok((attached, understood))
 }
 
-/// A segment opened only for looking: mapped read-only, without joining it or taking any lock that others use.
+/// A segment opened only to be looked at: mapped read-only, without joining it or taking any lock that others use.
 #[derive(Debug)]
 pub(crate) struct Observed {
     pub(crate) verified: Verified,
@@ -213,7 +213,7 @@ impl Observed {
         table.is_alive(id, |byte| self.is_locked(byte))
     }
 
-    /// Whether an open file has an exclusive lock in the range; `None` if locks say nothing.
+    /// Whether an open file has an exclusive lock in the range; `None` if locks say nothing about it.
     fn is_locked(&self, range: ByteRange) -> Option<bool> {
         let is_locked = || is_locked_by_others(self.file.as_fd(), range).ok();
         self.locks_last.then(is_locked)?
@@ -272,7 +272,7 @@ impl Observed {
     }
 }
 
-/// Opens a segment only for looking.
+/// Opens a segment only to look at it.
 pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Error> {
     let file = open_for_reading(path)?;
     let size = check_file(&file, path, trust_any_owner)?;

@@ -151,7 +151,7 @@ impl Descriptor {
     ///
     /// If it has one and its modification time is more than a minute old, updates the time. Stores into a mapping do
     /// not change the time of a file on tmpfs, and programs that remove what has not been used for long, such as
-    /// systemd-tmpfiles, go by it.
+    /// systemd-tmpfiles, judge by it.
     pub(crate) fn look(&self) -> Option<bool> {
         if self.is_anonymous {
             return Some(true);
@@ -161,8 +161,8 @@ impl Descriptor {
         let now = i64::try_from(utc_nanos() / NANOS_PER_SECOND).unwrap_or(i64::MAX);
         if status.has_name && now.abs_diff(status.modified) >= MAX_AGE {
             // SAFETY: no memory is involved. If other code has closed the number since it was compared and opened
-            // another file by it, that file looks used, by a program that has it open. It may fail if the file
-            // belongs to another user: then that user's processes do it.
+            // another file by it, then that file is marked as used, and a program does have it open. The call may
+            // fail if the file belongs to another user: then that user's processes update the time.
             unsafe { libc::futimens(number, std::ptr::null()) };
         }
         Some(status.has_name)
@@ -227,7 +227,7 @@ impl Drop for Descriptor {
         if FileIdentity::of_number(number) == Some(self.file) {
             // SAFETY: closing touches no memory of this process. The number was given to this descriptor by
             // `into_raw_fd` and still stands for the same file, so unless other code closed it and opened the very
-            // same file under the same number since, it is this descriptor's own.
+            // same file under the same number since, the number is this descriptor's own.
             unsafe { libc::close(number) };
         }
     }

@@ -1,4 +1,5 @@
-//! The file system under a segment: whether it is suitable, and whether every byte of the file has its space there.
+//! The file system under a segment: whether it is suitable, and whether it has space allocated for every byte of the
+//! file.
 //!
 //! A store into a mapping cannot return an error, so it must never need space: running out would be a bus error. The
 //! creator of a segment allocates every byte. A process that attaches changes nothing, and refuses a file with holes.
@@ -141,8 +142,8 @@ pub(crate) fn allocate(file: &File, size: u64, path: &Path) -> Result<(), Error>
             why,
         }));
     }
-    // All at once, so that a lack of space is noticed at once. Not posix_fallocate, which emulates what the file
-    // system cannot do: the zeros that follow do that too.
+    // All in one call, so that a lack of space is noticed immediately. Not posix_fallocate, which emulates what the
+    // file system cannot do: the zeros that follow do that too.
     loop {
         match fallocate(file, FallocateFlags::empty(), 0, size as i64) {
             Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => break,
@@ -211,7 +212,8 @@ struct ExtentMap {
 /// linux/fs.h: `FS_IOC_FIEMAP`, the same number on x86_64 and aarch64.
 const MAP_EXTENTS: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
 
-/// How many bytes from the start have space without a gap; `None` if the file system keeps no list of extents.
+/// How many bytes from the start have space allocated without a gap; `None` if the file system keeps no list of
+/// extents.
 fn bytes_with_a_place(file: &File, size: u64) -> Option<u64> {
     let mut covered = 0;
     while covered < size {

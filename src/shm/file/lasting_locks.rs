@@ -3,8 +3,8 @@
 //!
 //! It lasts if the kernel maps the file that was opened. An overlay maps the underlying file instead: closing the
 //! descriptor then drops the last reference to what was opened, and the lock with it, so that every live process
-//! looks dead. Other file systems may do the same, or forget locks altogether. So this does not go by the file
-//! system's name but tries it out.
+//! looks dead. Other file systems may do the same, or forget locks altogether. So this does not rely on the file
+//! system's name, but tries it out.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -39,7 +39,7 @@ pub(crate) fn ensure_locks_last(file: &File, path: &Path) -> Result<(), Error> {
 }
 
 /// Tries out whether locks last on a file. Returns true if that cannot be tried, because the path leads to another
-/// file by now or others have locked everything that is tried.
+/// file by now or others have locked every byte that is tried.
 pub(crate) fn locks_last(file: &File, path: &Path) -> Result<bool, Errno> {
     static TRIALS: AtomicU64 = AtomicU64::new(0);
     let process = IdentityPage::get()?.current();

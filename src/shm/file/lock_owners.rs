@@ -38,8 +38,8 @@ pub(in crate::shm) fn owners(file: &File, byte: ByteRange) -> Vec<ProcessId> {
     found.map(ProcessId::of_own_namespace).collect()
 }
 
-/// The processes that have a lock on a file which a line of proc_pid_fdinfo(5) describes, as far as this process may
-/// inspect them.
+/// The processes that have a lock on a file, as far as this process may inspect them: those for which `is_sought`
+/// accepts a line of proc_pid_fdinfo(5).
 fn processes_that_lock(file: FileIdentity, is_sought: impl Fn(&str) -> bool) -> impl Iterator<Item = u32> {
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -35,7 +35,7 @@ pub(super) fn is_descriptor(path: &Path) -> bool {
     }
 }
 
-/// The error of what only a segment with a path can do.
+/// The error for what only a segment with a path can do.
 pub(crate) fn needs_a_path(path: &Path, why: &'static str) -> Error {
     let path = path.to_owned();
     Error::Open(OpenError::Anonymous { path, why })

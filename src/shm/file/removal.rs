@@ -1,10 +1,11 @@
-//! Whether a segment is still the one its users mean: not retired, its file not deleted, its path not that of
+//! Whether a segment is still the one its users mean: not retired, its file not deleted, its path not taken by
 //! another.
 //!
-//! That a file no longer has a name is the same in every process and mount namespace, and nothing can give it a name
-//! again. So the process that finds out says so in the header, and all others know at once. What is at a path may
+//! A file that no longer has a name has none in any process or mount namespace, and nothing can give it a name again.
+//! So the process that finds this out says so in the header, and all others know at once. What is at a path may
 //! differ between processes: the file may have been moved and be in use under its new path. So another segment at the
-//! path counts for this process only, and a path that leads nowhere, or to no segment, does not count at all.
+//! path counts for this process only, and a path that leads nowhere, or to something that is not a segment, does not
+//! count at all.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

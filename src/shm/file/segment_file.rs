@@ -42,7 +42,7 @@ impl<'a> AttachLock<'a> {
         Self::take_telling(file, path, &|_| ())
     }
 
-    /// Like [`take`](Self::take), but after a second of waiting it calls `tell`, once, and says what it waits for.
+    /// Like [`take`](Self::take), but after a second of waiting it calls `tell`, once, with what it is waiting for.
     pub(crate) fn take_telling(file: &'a File, path: &Path, tell: &dyn Fn(&str)) -> Result<Self, Error> {
         let start = Instant::now();
         let deadline = start + ATTACH_TIMEOUT;
@@ -90,8 +90,8 @@ impl Drop for AttachLock<'_> {
     }
 }
 
-/// Opens a segment file for reading and writing. Never creates, never waits for a pipe, and never follows a link but
-/// that of a descriptor to an anonymous segment.
+/// Opens a segment file for reading and writing. Never creates, never waits for a pipe, and never follows a link,
+/// except that of a descriptor to an anonymous segment.
 pub(crate) fn open_for_writing(path: &Path) -> Result<File, Error> {
     open(path, OpenOptions::new().read(true).write(true))
 }
@@ -148,8 +148,8 @@ fn open_descriptor(path: &Path, options: &mut OpenOptions) -> Result<File, Error
     above_standard_streams(file).map_err(|errno| io_error("open", path, errno.into()))
 }
 
-/// Opens a segment file again, as a new open file. Goes by the descriptor, wherever the file has moved and whatever
-/// the path leads to by now; or by the path, if the descriptor was closed or there is no `/proc`.
+/// Opens a segment file again, as a new open file. Uses the descriptor, wherever the file has moved and whatever the
+/// path leads to by now; or the path, if the descriptor was closed or there is no `/proc`.
 ///
 /// # Errors
 ///
@@ -256,7 +256,8 @@ fn no_place(path: &Path, source: &io::Error) -> Option<String> {
     }
 }
 
-/// The system call that a filter forbids; `None` for errors of the system itself, which answers neither of these to it.
+/// The system call that a filter forbids; `None` for errors of the system itself, which fails none of these calls
+/// with `EPERM` or `ENOSYS`.
 fn forbidden_call(action: &str, source: &io::Error) -> Option<&'static str> {
     let errno = Errno::from_raw(source.raw_os_error()?);
     if !matches!(errno, Errno::EPERM | Errno::ENOSYS) {

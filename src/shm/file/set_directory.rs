@@ -1,5 +1,5 @@
-//! A directory that holds a segment file for each set: which paths name one, how its files are called, and whether it
-//! may be trusted.
+//! A directory that holds a segment file for each set: which paths name one, what its files are called, and whether
+//! it may be trusted.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, Metadata, Permissions};
@@ -21,8 +21,8 @@ use crate::sorting::sort_by;
 ///
 /// # Errors
 ///
-/// [`OpenError::NotADirectory`] if a path that ends so leads to something else, and [`OpenError::Untrusted`] if it
-/// leads to a symbolic link.
+/// [`OpenError::NotADirectory`] if a path with one of these endings leads to something else, and
+/// [`OpenError::Untrusted`] if it leads to a symbolic link.
 pub(crate) fn named_directory(path: &Path) -> Result<Option<PathBuf>, Error> {
     let bytes = path.as_os_str().as_bytes();
     let is_named = bytes.ends_with(b"/") || bytes.ends_with(b".d");
@@ -44,9 +44,10 @@ pub(crate) fn file_of(directory: &Path, set: &str) -> PathBuf {
     directory.join(file_name(set))
 }
 
-/// A number for the directory of a file, the same for all its files until the next boot: the upper half of the numbers by
-/// which a store knows them. It follows from what the directory is, so processes that create its first files at the same
-/// time agree on it. Zero if the boot is not known, because directories of two hosts could then have the same.
+/// A number for the directory of a file, the same for all its files until the next boot: the upper half of the
+/// numbers by which a store knows them. It is derived from the boot and the directory's device and inode, so
+/// processes that create its first files at the same time agree on it. Zero if the boot is not known, because
+/// directories of two hosts could then have the same number.
 pub(crate) fn directory_number(file: &Path, boot_id: [u64; 2]) -> Result<u64, Error> {
     if boot_id[1] == 0 {
         return Ok(0);
@@ -60,7 +61,7 @@ pub(crate) fn directory_number(file: &Path, boot_id: [u64; 2]) -> Result<u64, Er
     Ok(SipHasher13::new().hash(&bytes) & !u64::from(u32::MAX))
 }
 
-/// The file name for a set: its name, percent-encoded as in URLs. It does not begin with a dot, as no name of a set
+/// The file name for a set: its name, percent-encoded as in URLs. It does not begin with a dot, because no set's name
 /// does, and does not end in `.d`, which would name a directory.
 pub(crate) fn file_name(set: &str) -> String {
     let last_dot = set.strip_suffix(".d").map(str::len);
@@ -95,7 +96,7 @@ pub(crate) fn set_of(name: &OsStr) -> Option<String> {
     (!set.is_empty() && !set.starts_with('.') && file_name(&set) == name).then_some(set)
 }
 
-/// The segments in a directory whose names are those of files of sets, sorted.
+/// The segments in a directory that have the file names of sets, sorted.
 ///
 /// # Errors
 ///
@@ -154,7 +155,7 @@ fn widen(directory: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(directory, Permissions::from_mode(found & 0o2000 | mode))
 }
 
-/// Checks that only those who are trusted with its files could have put others in their place.
+/// Checks that nobody but those who are trusted with its files could have put others in their place.
 pub(crate) fn ensure_trusted(directory: &Path, trust_any_owner: bool) -> Result<(), Error> {
     let metadata = directory
         .symlink_metadata()

@@ -167,7 +167,7 @@ fn directory_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Whether others than its owner may put something beside what is at a path.
+/// Whether anyone but its directory's owner may put something beside what is at a path.
 pub(super) fn is_shared(path: &Path) -> bool {
     access_to_directory(directory_of(path)) != DirectoryAccess::Own
 }

@@ -46,7 +46,7 @@ const CHUNK: usize = 1 << 20;
 /// How many files to open before leaving it to other processes to make one.
 const ATTEMPTS: usize = 10;
 
-/// Between two checks whether another thread has finished.
+/// How long to wait between two checks of whether another thread has finished.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// The bytes of a head: a word for each field, in their order and in the host's byte order.
@@ -61,9 +61,10 @@ struct Head {
     sequence: u64,
     /// The size of the image in bytes.
     size: u64,
-    /// The offset in the image at which writing began. After the end of the image came what lies before this.
+    /// The offset in the image at which writing began. After the end of the image, writing went on with what lies
+    /// before this offset.
     begun_at: u64,
-    /// SipHash-1-3, with a key of zeros, of the image from there on and then of what lies before.
+    /// SipHash-1-3, with a key of zeros, of the image from there to its end, and then of what lies before.
     image_checksum: u64,
     /// The segment clock and the wall clock at the beginning, in nanoseconds.
     taken_at: u64,
@@ -294,8 +295,8 @@ pub(crate) struct CheckpointWriter<'a> {
 }
 
 impl CheckpointWriter<'_> {
-    /// Writes the next part of the image. Each part begins where the previous one ended, continuing at the start
-    /// after the end. If the first part is passed again, the image starts over.
+    /// Writes the next part of the image. Each part begins where the previous one ended, and the end of the image is
+    /// followed by its start. If the first part is passed again, the image starts over.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         if self.written == 0 || offset == self.head.begun_at {
             self.head.begun_at = offset;
@@ -311,7 +312,8 @@ impl CheckpointWriter<'_> {
             .map_err(|source| io_error("write", &self.checkpoint.path, source))
     }
 
-    /// Ends the image. It counts once its head is on disk, which is after all of the image is.
+    /// Ends the image. It counts once its head is on disk, and the head is written only after all of the image is
+    /// there.
     pub(crate) fn finish(mut self) -> Result<(), Error> {
         let CheckpointFile {
             path, file, heads, ..
@@ -328,7 +330,7 @@ impl CheckpointWriter<'_> {
     }
 }
 
-/// The images in a checkpoint file with valid heads. The images themselves have not been checked yet.
+/// The images in a checkpoint file whose heads are valid. The images themselves have not been checked yet.
 #[derive(Debug)]
 pub(crate) struct SavedImages {
     path: PathBuf,

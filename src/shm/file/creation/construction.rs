@@ -53,8 +53,8 @@ impl Construction {
     ///
     /// # Errors
     ///
-    /// [`OpenError::AlreadyExists`] if something else has that name, [`OpenError::Untrusted`] if the file has another name than the
-    /// one that it was built under: whoever made that would keep a name of the segment.
+    /// [`OpenError::AlreadyExists`] if something else has that name, [`OpenError::Untrusted`] if the file has a name
+    /// besides the one that it was built under: whoever gave it that name would keep a name of the segment.
     pub(super) fn publish(self, target: &Path) -> Result<(), Error> {
         let names = self
             .path
@@ -156,7 +156,7 @@ fn is_claimed(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes what processes left behind that died while creating this segment.
+/// Removes what was left behind by processes that died while creating this segment.
 pub(super) fn remove_abandoned(directory: &Path, name: &OsStr) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
