@@ -1,8 +1,8 @@
 //! The labels of the requests that holds were taken for. They are for people to read; nothing is decided by them.
 //!
-//! A label is written under the lock, when its hold is committed, and outside of the journal: a process that is
-//! killed before the stamp is there leaves a hold without a label. Readers take no lock. They read the stamp, the
-//! text, and the stamp again; a stamp with another serial number belongs to a former hold in the same place.
+//! A label is written under the lock, when its hold is committed, and outside the journal: a process that is killed
+//! before the stamp is there leaves a hold without a label. Readers take no lock. They read the stamp, the text, and
+//! the stamp again; a stamp with another serial number belongs to a former hold in the same place.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -47,7 +47,7 @@ impl HoldLabel {
     pub(crate) fn write(&self, serial: u64, text: &str) {
         let text = text.get(..MAX_LABEL_BYTES.min(text.len())).unwrap_or_default();
         self.stamp.store(0, Ordering::Relaxed);
-        // Killed from here on, the hold has no label; concurrent readers see that it is changing.
+        // If the process is killed from here on, the hold has no label; concurrent readers see that it is changing.
         fence(Ordering::Release);
         let mut chunks = text.as_bytes().chunks(8);
         for word in &self.text {

@@ -98,20 +98,20 @@ pub(crate) struct Field {
     pub(crate) size: usize,
 }
 
-/// A type of atomics.
+/// A type that consists of atomics.
 ///
 /// # Safety
 ///
-/// Every byte of the type must belong to an atomic, so that there is no padding and any bytes are a value of it.
+/// Every byte of the type must belong to an atomic, so that there is no padding and any bytes are a valid value.
 unsafe trait OfAtomics {}
 
-// SAFETY: it is one.
+// SAFETY: it is an atomic itself, and nothing else.
 unsafe impl OfAtomics for AtomicU64 {}
 
-// SAFETY: an array is its elements, one behind the other.
+// SAFETY: an array is its elements, one after another, with nothing between them.
 unsafe impl<T: OfAtomics, const N: usize> OfAtomics for [T; N] {}
 
-/// The size of a type of atomics.
+/// The size of a type that consists of atomics.
 const fn size_of_atomics<T: OfAtomics>() -> usize {
     size_of::<T>()
 }
@@ -139,10 +139,10 @@ macro_rules! shared_records {
             // confirms it.
             const _: () = assert!(size_of::<$record>() == 0 $(+ size_of_atomics::<$type>())*);
 
-            // SAFETY: it is its fields, which are of atomics, and no more, as asserted above.
+            // SAFETY: it consists of its fields and nothing else, and they consist of atomics, as asserted above.
             unsafe impl OfAtomics for $record {}
 
-            // SAFETY: it is of atomics; nothing is aligned to more than eight bytes.
+            // SAFETY: it consists of atomics, none of which is aligned to more than eight bytes.
             unsafe impl SharedRecord for $record {
                 const NAME: &'static str = stringify!($record);
                 const FIELDS: &'static [Field] = &[$(Field {
@@ -201,7 +201,8 @@ shared_records! {
         cold_starts: AtomicU64,
         /// Not zero: attached processes must stop using the segment. See [`RETIRED`].
         retired: AtomicU64,
-        /// Tells the directory that is the segment from others, if this is the file of one of its sets; zero otherwise.
+        /// Tells the directory that is the segment from other directories, if this is the file of one of its sets;
+        /// zero otherwise.
         directory_number: AtomicU64,
         reserved: [AtomicU64; 33],
     }
@@ -372,11 +373,12 @@ shared_records! {
         wait_time: AtomicU64,
         /// Grants that were undone because they were not collected in time.
         lapsed: AtomicU64,
-        /// No grant lapses before this, on the segment clock; zero if none is known. Never journalled.
+        /// No grant lapses before this instant, on the segment clock; zero if no such instant is known. Never
+        /// journalled.
         lapse_at: AtomicU64,
         /// Requests refused because nothing was leased yet of a limit that hosts share.
         refused_lease_pending: AtomicU64,
-        /// Requests refused because the store of a limit that hosts share was out.
+        /// Requests refused because there was an outage of the store of a limit that hosts share.
         refused_store_out: AtomicU64,
         reserved: [AtomicU64; 4],
     }
@@ -460,8 +462,8 @@ shared_records! {
         text: [AtomicU64; LABEL_WORDS],
     }
 
-    /// The order in which the keys of a shard are served what they have together; the entries of its heap follow. Never
-    /// journalled. See [`order`](crate::order).
+    /// The order in which the keys of a shard are served from the limits that they share; the entries of its heap
+    /// follow. Never journalled. See [`order`](crate::order).
     struct Order {
         /// How far all keys that wait have been served.
         virtual_time: AtomicU64,
@@ -474,7 +476,7 @@ shared_records! {
         heap_length: AtomicU64,
         /// The first newcomer's row, plus one, and the last one's, packed.
         newcomers: AtomicU64,
-        /// The sum of the weights of all keys in order.
+        /// The sum of the weights of all keys in the order.
         weight: AtomicU64,
         /// How many entries were put into the heap.
         sequence: AtomicU64,
@@ -488,12 +490,12 @@ shared_records! {
         key: AtomicU64,
     }
 
-    /// How far a key was served and where it is in order, behind the states of its row. Never journalled.
+    /// How far a key was served and where it is in the order. Lies behind the states of its row. Never journalled.
     struct RowOrder {
         tag: AtomicU64,
-        /// What corrections do not bring the tag below.
+        /// Corrections do not bring the tag below this.
         floor: AtomicU64,
-        /// Where it is in order and by which weight, packed; zero if it is not.
+        /// Where it is in the order and with which weight, packed; zero if it is not in it.
         place: AtomicU64,
         /// The rows of the newcomers before and behind it, each plus one, packed.
         neighbours: AtomicU64,
@@ -501,7 +503,8 @@ shared_records! {
         mean_held: AtomicU64,
     }
 
-    /// What a key was charged in order for a hold that was granted in the queue, behind the amounts. Never journalled.
+    /// What a key was charged in the order for a hold that was granted in the queue. Lies behind the amounts. Never
+    /// journalled.
     struct HoldOrder {
         /// The serial number of that hold.
         serial: AtomicU64,

@@ -1,5 +1,5 @@
 //! The state of one key's limits. Decisions refer to a row by its number and by a generation, which tells it from
-//! what the row was before.
+//! what it was before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -117,7 +117,8 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The row with a copy of all its states in place of them. Words that the row lacks are copied as never used.
+    /// The row with a copy of its states in place of the states themselves. Words that the row lacks are copied as
+    /// never used.
     pub(crate) fn copied_to(self, state: &'a [AtomicU64], overall: &'a [AtomicU64]) -> Self {
         for (target, own) in [(state, self.state), (overall, self.overall)] {
             for (index, word) in target.iter().enumerate() {

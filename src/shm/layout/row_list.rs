@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) enum RowList {
     /// Rows that may want something now.
     Wanting = 0,
-    /// Rows that have something leased or unreported, and so will have to say something in time.
+    /// Rows that have something leased or unreported, and so will have something to tell the store in time.
     Kept = 1,
 }
 
@@ -33,7 +33,7 @@ impl RowBits<'_> {
         self.change(row, |word, bit| word & !bit);
     }
 
-    /// Lists all rows, and numbers for which there is none.
+    /// Lists all rows, and also numbers that no row has.
     pub(crate) fn fill(self) {
         for word in self.0 {
             word.store(u64::MAX, Ordering::Relaxed);

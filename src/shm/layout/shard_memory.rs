@@ -62,7 +62,7 @@ pub(crate) struct ShardMemory {
 /// Rows whose tags share a word.
 const ROWS_OF_TAG_WORD: u64 = BUCKET_ROWS / BUCKET_TAG_WORDS;
 
-/// The most rows that an operation can have changed, going by its journal.
+/// The most rows that an operation can have changed, according to its journal.
 #[cfg(test)]
 const MAX_NOTED_ROWS: usize = JOURNAL_ENTRIES * ROWS_OF_TAG_WORD as usize;
 
@@ -189,7 +189,7 @@ impl ShardMemory {
         }
     }
 
-    /// The row of a key that has none. Its own limits read as never used; those of all keys are what they are.
+    /// The row of a key that has none. Its own limits read as never used; those that all keys share read as they are.
     #[inline(always)]
     pub(crate) fn absent_row(&self) -> Row<'_> {
         Row {
@@ -223,8 +223,8 @@ impl ShardMemory {
         })
     }
 
-    /// The row that says how the store of shared limits fares, for all keys of the shard: in a set without keys, its only
-    /// row. [`Row::ABSENT`] in a keyed set without such limits.
+    /// The row that says how the store of shared limits is doing, for all keys of the shard: in a set without keys,
+    /// its only row. [`Row::ABSENT`] in a keyed set without such limits.
     pub(crate) fn lease_row(&self) -> Row<'_> {
         if !self.is_keyed() {
             return self.only_row();
@@ -235,7 +235,7 @@ impl ShardMemory {
         }
     }
 
-    /// A list of rows that the process that asks the store looks at.
+    /// A list of rows for the process that asks the store.
     pub(crate) fn row_list(&self, list: RowList) -> RowBits<'_> {
         let words = list_words(self.row_count) as usize;
         let start = self.state_words + list as usize * words;
@@ -247,7 +247,7 @@ impl ShardMemory {
         self.state_words
     }
 
-    /// How many words the limits that all keys share have.
+    /// Words of the states of the limits that all keys share.
     pub(crate) fn overall_words(&self) -> usize {
         self.overall.len()
     }
@@ -282,8 +282,8 @@ impl ShardMemory {
         split_record(words).map(|(order, _)| order)
     }
 
-    /// The rows in which the shard's latest operation changed anything, and some that earlier operations did: at most
-    /// 160 journal entries times the 4 rows that share a word of tags, however large the table is.
+    /// The rows in which the shard's latest operation changed anything, and some in which earlier operations did: at
+    /// most 160 journal entries times the 4 rows that share a word of tags, however large the table is.
     pub(crate) fn noted_rows(&self) -> BTreeSet<u64> {
         let geometry = &self.geometry;
         let row_of = |offset: u64, start: u64, row_bytes: u64| {
@@ -325,7 +325,7 @@ impl ShardMemory {
         self.tags.get(start..)?.first_chunk()
     }
 
-    /// The name kept of a row's key, for people to read; empty if none is.
+    /// The name of a row's key, for people to read; empty if none is kept.
     pub(crate) fn name(&self, row: u64) -> &[AtomicU64] {
         let start = row as usize * self.name_words;
         self.names.get(start..start + self.name_words).unwrap_or_default()
