@@ -45,7 +45,7 @@ pub(crate) struct SetShape {
 }
 
 impl SetShape {
-    /// How many sets of records the order among keys needs: one if all keys share some limit, and otherwise none.
+    /// How many orders among keys there are: one if all keys share some limit, and otherwise none.
     pub(super) fn orders(&self) -> u64 {
         u64::from(self.overall_words > 0)
     }
