@@ -53,7 +53,7 @@ impl LockKind {
         }
     }
 
-    /// Takes the lock, waiting no longer than `timeout`; `None` if it could not be had in that time. If
+    /// Takes the lock, waiting no longer than `timeout`; `None` if it could not be taken in that time. If
     /// [`Guard::owner_died`] is true, the protected data may be half changed. `is_alive` is called for the
     /// participant that a word names.
     pub(crate) fn lock(

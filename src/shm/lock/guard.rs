@@ -57,7 +57,8 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// This thread has just taken the slot lock in the area; `owner_died` says whether it was taken from the dead.
+    /// The guard of the slot lock in the area, which this thread has just taken; `owner_died` says whether it took it
+    /// from the dead.
     #[inline(always)]
     pub(super) fn of_slot(area: &'a LockArea, owner_died: bool) -> Self {
         Self {

@@ -70,7 +70,7 @@ impl LockArea {
         }
     }
 
-    /// Takes the lock, waiting no longer than `timeout`; `None` if it could not be had in that time. If
+    /// Takes the lock, waiting no longer than `timeout`; `None` if it could not be taken in that time. If
     /// [`Guard::owner_died`] is true, the protected data may be half changed.
     #[inline]
     pub(super) fn lock_mutex(&self, timeout: Duration) -> Result<Option<Guard<'_>>, LockError> {
@@ -207,8 +207,8 @@ impl LockArea {
     }
 
     /// glibc's trylock on an unrecoverable mutex leaves it owned for ever, so check the word first. An unrecoverable
-    /// mutex stays so, and only whoever made it so stores this: a stale value found here means a mutex that can be
-    /// taken, or that could be a moment ago.
+    /// mutex stays unrecoverable, and this value is stored only when it becomes so: a stale value found here means a
+    /// mutex that can be taken, or that could be a moment ago.
     #[cfg(not(target_env = "musl"))]
     #[inline(always)]
     pub(crate) fn is_unrecoverable(&self) -> bool {

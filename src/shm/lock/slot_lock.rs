@@ -137,7 +137,7 @@ impl LockArea {
     }
 
     /// Takes the lock over if the owner named in `seen` is dead. Swaps against the whole word as it was read before
-    /// checking that.
+    /// that check.
     fn take_from_dead(
         &self,
         owner: u64,

@@ -10,7 +10,7 @@
 //! The futex is the low half, which has the slot, the waiters' bit and the part of the generation that changes with
 //! each life of a slot.
 
-/// The word as it was read, or will be stored.
+/// The word, as it was read or is to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SlotWord(pub(crate) u64);
 
@@ -63,7 +63,7 @@ impl SlotWord {
         Self(self.0 | WAITERS)
     }
 
-    /// What a process does next that has read this word and would hold the lock as `own`. If it has slept, it cannot
+    /// What a process does next if it has read this word and would hold the lock as `own`. If it has slept, it cannot
     /// know whether others are still asleep, so it takes the lock with the waiters' bit set: its unlock wakes the
     /// next one.
     pub(crate) fn next_step(self, own: Self, has_slept: bool) -> NextStep {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::journal::Transaction;
 
-/// Changes words: all or nothing, through the journal, or each one at once.
+/// Changes words: all or nothing, through the journal, or each one directly.
 pub(crate) trait Store {
     /// Replaces the word's value.
     fn store(&mut self, word: &AtomicU64, value: u64);
@@ -17,7 +17,7 @@ impl Store for &mut Transaction<'_> {
     }
 }
 
-/// Changes each word at once: for work that can be repeated from the start after a death.
+/// Changes each word directly: for work that can be repeated from the start after a death.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Direct;
 

@@ -19,7 +19,7 @@ use crate::shm::layout::records::{JOURNAL_ENTRIES, JournalEntry};
 /// In place of a count: a reset is in progress, and whoever finds it completes it.
 pub(crate) const RESET_MARKER: u64 = 255;
 
-/// In place of a count: the holds are being recounted, and whoever finds it starts the recount afresh.
+/// In place of a count: the holds are being recounted, and whoever finds it starts the recount over.
 pub(crate) const REBUILD_MARKER: u64 = 254;
 
 /// In place of a count: an operation changes one word with one store. It either happened or did not, so there is
@@ -124,7 +124,7 @@ impl<'a> Journal<'a> {
     }
 
     /// The positions in the extent of the words that the latest operation changed, and of some that earlier
-    /// operations did. For a look at them after a death: unlike in an undo, unrelated ones do no harm.
+    /// operations did. For inspecting them after a death: unlike in an undo, unrelated ones do no harm.
     pub(crate) fn noted(&self) -> impl Iterator<Item = u64> {
         self.entries
             .iter()
@@ -281,7 +281,7 @@ impl Transaction<'_> {
         count(word, amount);
     }
 
-    /// Stores `value` if it is larger: for maxima, which are not journalled either, as in [`count`](Self::count).
+    /// Stores `value` if it is larger. For maxima, which are not journalled either: see [`count`](Self::count).
     #[inline(always)]
     #[expect(clippy::unused_self, reason = "as of `count`")]
     pub(crate) fn raise(&mut self, word: &AtomicU64, value: u64) {

@@ -76,10 +76,10 @@ impl Participant {
 struct State {
     word: SlotWord,
     participants: Vec<Participant>,
-    /// Something inside was begun and not finished: the next one inside has to know.
+    /// Something was begun under the lock and not finished: the next owner has to know.
     is_dirty: bool,
     deaths_left: u32,
-    /// Processes that still join, in the slots of the dead.
+    /// How many processes may still join, in the slots of the dead.
     joins_left: u32,
 }
 
