@@ -1,5 +1,5 @@
 //! The segments this process is attached to, so that it takes one participant's slot and one mapping for each,
-//! however often it opens it.
+//! however often it opens the segment.
 
 use std::sync::{Arc, Weak};
 

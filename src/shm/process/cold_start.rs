@@ -1,8 +1,8 @@
-//! What happens if a segment is not of this boot, these namespaces and this file.
+//! What happens to a segment of another boot, other namespaces or another file.
 //!
-//! A lock may only be recreated while nobody can be inside it: under the attach byte, when no participant's byte is
-//! locked and none of the recorded processes that the process table knows is alive with the file mapped. Every
-//! operation that takes a lock belongs to a participant, so then nobody holds any.
+//! A lock may only be recreated while nobody can hold it: under the attach byte, when no participant's byte is locked
+//! and none of the recorded processes that the process table knows is alive with the file mapped. Every operation
+//! that takes a lock belongs to a participant, so then nobody holds any.
 
 use std::fs::File;
 use std::io;
@@ -38,7 +38,8 @@ const LATEST_FIRST_SERIAL: u64 = 1 << 52;
 ///
 /// # Errors
 ///
-/// [`OpenError::ForeignNamespace`] and [`OpenError::ForeignBoot`] if it would have to be, but processes are using it.
+/// [`OpenError::ForeignNamespace`] and [`OpenError::ForeignBoot`] if it would have to be started cold, but processes
+/// are using it.
 pub(crate) fn start_cold_if_needed(
     verified: &Verified,
     header: &Header,
@@ -55,7 +56,7 @@ pub(crate) fn start_cold_if_needed(
     let is_same_place = match origin.likeness(lock_kind, place) {
         Likeness::Same => true,
         Likeness::Another => false,
-        // The kernel that has the locks of its participants is the running one.
+        // If its participants have locks, the kernel that has them is the one that is running.
         Likeness::Unknown => {
             has_participants || has_plausible_clock(verified, header).map_err(|place| damaged(path, place))?
         }
@@ -120,8 +121,8 @@ fn is_alive_with_file_mapped(
     }
     let (recorded, own) = (record.identity, CopyIdentity::own());
     if own.is_same_process(recorded) {
-        // This process has the file mapped right now, but what it executed earlier has not, and this copy of the
-        // library knows that it is joining without a lock.
+        // This process has the file mapped right now, but a program that it executed earlier does not, and this copy
+        // of the library knows that it is joining without a lock.
         return recorded.image == own.image && recorded.copy != own.copy;
     }
     process_opinion(recorded.pid, recorded.start_time) == ProcessOpinion::Alive
@@ -169,8 +170,8 @@ fn has_plausible_clock(verified: &Verified, header: &Header) -> Result<bool, Out
 }
 
 /// The number that a shard's holds continue from when a segment starts another life: that of the latest hold, or the
-/// wall clock in microseconds if that is larger. So they exceed the numbers of any former life whose file is gone, if
-/// a shard hands out fewer than a million a second.
+/// wall clock in microseconds if that is larger. So they exceed the numbers of any former life whose file is gone,
+/// provided that a shard hands out fewer than a million a second.
 pub(crate) fn next_life_serial(latest: u64) -> u64 {
     latest.max((utc_nanos() / 1_000).min(LATEST_FIRST_SERIAL))
 }

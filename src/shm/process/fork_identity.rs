@@ -3,9 +3,9 @@
 //! A page marked `MADV_WIPEONFORK` (Linux 4.14) holds the identity of the process. A child finds zero there and gives
 //! itself a new identity.
 //!
-//! This file also has replacements for the standard library's cells and mutexes, for use wherever a forked child may
-//! come: those of the standard library stay locked for ever in a child that was forked while another thread had them
-//! locked.
+//! This file also has replacements for the standard library's cells and mutexes, for use in all code that a forked
+//! child may run: those of the standard library stay locked for ever in a child that was forked while another thread
+//! had them locked.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -143,12 +143,12 @@ fn assign(word: &AtomicU64) -> u64 {
     }
 }
 
-/// A value that every process has its own of, made on first use. A forked child that uses it gets a fresh one,
+/// A value of which every process has its own, made on first use. A forked child that uses it gets a fresh one,
 /// whatever state its parent's was in at the fork; the parent's is left alone.
 #[derive(Debug)]
 pub(crate) struct PerProcess<T> {
     latest: AtomicPtr<Owned<T>>,
-    /// It drops a value, perhaps in another thread than the one that made it.
+    /// It drops a value, perhaps in a thread other than the one that made it.
     owns: PhantomData<T>,
 }
 
@@ -191,8 +191,8 @@ impl<T: Send + Sync> PerProcess<T> {
         loop {
             let latest = self.latest.load(Ordering::Acquire);
             // SAFETY: the pointer is null or came out of `Box::into_raw` below and was published with release
-            // ordering after the value was complete. What was published is freed only by `drop`, which nothing that
-            // borrows `self` outlives.
+            // ordering after the value was complete. What was published is freed only by `drop`, which cannot run
+            // while anything borrows `self`.
             let owned = unsafe { latest.as_ref() };
             if let Some(owned) = owned.filter(|owned| owned.process == process) {
                 return Ok(&owned.value);

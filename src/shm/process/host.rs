@@ -24,7 +24,8 @@ pub(crate) struct HostIdentity {
 
 impl HostIdentity {
     /// Where this process runs. What this kernel does not have is zero. If something just cannot be read now, for
-    /// want of a descriptor or memory, that is an error: the segment would be taken for one of another boot.
+    /// want of a descriptor or memory, that is an error: otherwise the segment would be taken for one of another
+    /// boot.
     pub(crate) fn current() -> io::Result<Self> {
         let time_namespace = namespace("/proc/self/ns/time")?;
         note_time_namespace(time_namespace);
@@ -85,7 +86,7 @@ pub(crate) enum ProcessOpinion {
     Unknown,
 }
 
-/// Looks a process up by id and start time, both as seen from this process's namespace.
+/// Looks up a process by id and start time, both as seen from this process's namespace.
 pub(crate) fn process_opinion(pid: u64, start_time: u64) -> ProcessOpinion {
     let Ok(id) = i32::try_from(pid) else {
         return ProcessOpinion::Dead;

@@ -57,8 +57,8 @@ impl ImageLock {
         Ok(is_kept?.then_some(kept))
     }
 
-    /// Takes over what `fresh` keeps. Only for a child of the process that kept something here before, which has
-    /// nothing of that; and only by one thread at a time.
+    /// Takes over what `fresh` keeps. Only for a child of the process that kept something here before, of which the
+    /// child has nothing; and only by one thread at a time.
     pub(crate) fn replace(&self, fresh: Self) {
         let page = fresh.page.swap(std::ptr::null_mut(), Ordering::Relaxed);
         self.page.store(page, Ordering::Relaxed);
@@ -74,8 +74,8 @@ impl ImageLock {
         let page = self.page.swap(std::ptr::null_mut(), Ordering::Relaxed);
         if let Some(page) = NonNull::new(page) {
             // SAFETY: the page was mapped by `keep` in this very process, as was just compared, and the swap has made
-            // this the only call that unmaps it. Nothing refers to memory without permissions. It cannot fail for a
-            // whole mapping.
+            // this the only call that unmaps it. Nothing refers to memory without permissions. Unmapping cannot fail
+            // for a whole mapping.
             let _ = unsafe { munmap(page, PAGE.get()) };
         }
     }

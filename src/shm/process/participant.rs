@@ -145,8 +145,8 @@ impl ParticipantTable {
             .collect()
     }
 
-    /// How many processes the records that are not free name. A process with several copies of the library is a
-    /// participant for each of them.
+    /// How many processes are named by the records that are not free. A process with several copies of the library is
+    /// a participant for each of them.
     fn processes(&self) -> u64 {
         let identities = self.taken().into_iter().map(|record| record.identity);
         let processes: HashSet<_> = identities.map(CopyIdentity::process).collect();
@@ -186,7 +186,7 @@ impl ParticipantTable {
         is_current.then_some(record.identity)
     }
 
-    /// A process, as it is named to people: with its PID namespace where that is another than the caller's.
+    /// A process, as it is named to people: with its PID namespace if that is not the caller's.
     pub(crate) fn shown(&self, process: CopyIdentity) -> ProcessId {
         let is_of_another = || process.pid_namespace != pid_namespace().unwrap_or(0);
         ProcessId {
@@ -283,7 +283,7 @@ impl ParticipantTable {
         Ok((ParticipantId { slot, generation }, lock))
     }
 
-    /// Why no slot could be had.
+    /// Why no slot was available.
     fn no_slot(&self, file: &File, path: &Path) -> Error {
         self.locked_by_reader(file, path).unwrap_or_else(|| {
             Error::Open(OpenError::TooManyParticipants {
@@ -367,7 +367,7 @@ fn load_name(record: &Participant) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Where a process is whose death somebody waits for.
+/// Where to find a process whose death somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watchable {
     /// It has that id in the PID namespace of this process.
@@ -396,8 +396,8 @@ pub(crate) struct Membership {
     /// The identity of the process while one of its threads renews the membership. A child may inherit its parent's
     /// identity here, and recognises it as stale; a lock of the standard library could not do that.
     renewing: AtomicU64,
-    /// To be notified when a forked child becomes a participant, while they exist. Any that another thread was just
-    /// adding at the fork are missing in the child.
+    /// Those to be notified when a forked child becomes a participant, as long as they exist. Any that another thread
+    /// was just adding at the fork are missing in the child.
     children: ProcessMutex<Vec<Weak<dyn ChildJoined>>>,
 }
 
@@ -425,7 +425,7 @@ impl Membership {
         let process = page.current();
         let (id, lock) = table.join(file, &probe, process, &path)?;
         let descriptor = Descriptor::adopt(probe).map_err(|errno| {
-            // Nothing else would release it: it lasts until the process ends.
+            // Nothing else would release the lock before the process ends.
             lock.release(process);
             failed("examine", &path, errno)
         })?;
@@ -443,7 +443,8 @@ impl Membership {
         })
     }
 
-    /// The participant that this process is. The first call in a forked child makes it one of its own.
+    /// The participant that this process is. The first call in a forked child makes the child a participant of its
+    /// own.
     #[inline]
     pub(crate) fn owner(&self) -> Result<u64, Error> {
         match self.owner_so_far() {
@@ -590,9 +591,9 @@ impl Membership {
         outcome
     }
 
-    /// Notifies `child` when a forked child has become a participant, while `child` exists.
+    /// Notifies `child` when a forked child has become a participant, as long as `child` exists.
     pub(crate) fn when_child_joins(&self, child: &Arc<dyn ChildJoined>) {
-        // A membership only exists if the kernel tells a child from its parent.
+        // A membership only exists if the kernel can tell a child from its parent.
         if let Ok(mut children) = self.children.lock() {
             children.retain(|child| child.strong_count() > 0);
             children.push(Arc::downgrade(child));

@@ -46,7 +46,7 @@ impl CopyIdentity {
         self.process() == recorded.process()
     }
 
-    /// What all copies of the library in a process share, and no two processes do.
+    /// What all copies of the library in a process have in common, and no two processes have.
     pub(super) fn process(self) -> (u64, u64, u64) {
         (self.pid_namespace, self.pid, self.start_time)
     }
@@ -60,7 +60,7 @@ impl CopyIdentity {
 /// The kernel gives every program it executes 16 random bytes. The C library derives secrets from them, so they are
 /// not hashed themselves but used as the key of a hash, which does not reveal them.
 fn own_image() -> u64 {
-    // SAFETY: getauxval only looks a number up.
+    // SAFETY: getauxval only looks up a number.
     let address = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const [u8; RANDOM_BYTES];
     // SAFETY: the kernel put 16 bytes at this address before the program started, on the initial stack, which stays
     // mapped and which nothing writes to at that place; a null pointer reads as none.
