@@ -1,4 +1,4 @@
-//! Boot time by a counter: the system clock is read once in a while, and the counter in between.
+//! Boot time from a counter: the system clock is read once in a while, and the counter in between.
 //!
 //! An anchor is a pair of readings, one of each clock at the same instant, from which the counter continues. Each
 //! thread has anchors of its own, so nothing is shared. Anchors belong to an era of the clocks: a forked child, whose
@@ -8,27 +8,27 @@
 use std::cell::Cell;
 
 /// How far the counter may be ahead of the system clock, in nanoseconds. This covers half of the distance at which a
-/// pair is still accepted and a tick of the counter, for the anchor and for each pair that the rate was measured by;
-/// and 500 millionths of [`SPAN`], by which the kernel may adjust its clock in the meantime.
+/// pair is still accepted and a tick of the counter, for the anchor and for each pair from which the rate was
+/// measured; and 500 millionths of [`SPAN`], by which the kernel may adjust its clock in the meantime.
 ///
 /// It is subtracted from every reading, so that none is ahead, and readings of both kinds are as far apart as the
 /// clocks are.
 const ERROR: u64 = 5_000;
 /// How far a reading may be behind the system clock at most. It is never ahead, unless the kernel adjusts its clock
-/// by more than 500 millionths. While it corrects a wrong time it may do so by up to 100,000 millionths, which makes
-/// 0.5 ms.
+/// by more than 500 millionths. While it corrects a wrong time it may do so by up to 100,000 millionths, which
+/// amounts to 0.5 ms.
 pub(crate) const MAX_LAG: u64 = 2 * ERROR;
 /// How long an anchor is used.
 const SPAN: u64 = 5_000_000;
-/// The least distance of the pairs that a rate is measured by. An anchor that has been used for its whole span is
-/// that far from the next pair, within its error.
+/// The least distance between the pairs from which a rate is measured. An anchor that has been used for its whole
+/// span is that far from the next pair, within its error.
 const MIN_SPAN: u64 = SPAN - SPAN / 16;
 /// An anchor older than this is not followed by another at once. Threads that read the time less often than about
 /// every millisecond just read the system clock, because a pair would cost more than it saves.
 const MAX_SPAN: u64 = SPAN + SPAN / 4;
-/// The longest distance of two readings of the system clock for the counter's reading between them to count.
+/// The longest distance between two readings of the system clock at which the counter's reading between them is used.
 const MAX_PAIR_DISTANCE: u64 = 1_000;
-/// How often to try for a pair before using the system clock for another [`SPAN`].
+/// How often to try to read a pair before using the system clock for another [`SPAN`].
 const TRIES: usize = 3;
 /// Consecutive rates may differ by one part in this many; a clock whose rate is adjusted faster is not followed.
 const RATE_TOLERANCE: u64 = 1_000;
@@ -109,7 +109,7 @@ impl AnchoredClock {
     #[inline]
     pub(crate) fn boot_nanos(&self, sources: &impl ClockSources) -> u64 {
         let anchor = self.anchor.get();
-        // If the counter has gone back, this wraps to far too much.
+        // If the counter has gone back, this wraps to a value that is far too large.
         let passed = sources.counter().wrapping_sub(anchor.counter);
         // The era of a usable anchor is not zero, so it differs from that of a child that has not determined its own
         // yet.
@@ -241,7 +241,7 @@ impl Anchor {
 }
 
 impl Pair {
-    /// Exact to half of [`MAX_PAIR_DISTANCE`]; `None` if this thread was interrupted every time.
+    /// Accurate to within half of [`MAX_PAIR_DISTANCE`]; `None` if this thread was interrupted every time.
     fn read(sources: &impl ClockSources) -> Option<Self> {
         (0..TRIES).find_map(|_| {
             let before = sources.system();
@@ -325,8 +325,7 @@ mod tests {
             self.read_system.get() == before
         }
 
-        /// Whether the counter is used soon: at the end of an anchor's span, the system clock is read for once
-        /// instead.
+        /// Whether the counter is used soon: at the end of an anchor's span, the system clock is read once instead.
         fn counts_again(&self, clock: &AnchoredClock) -> bool {
             (0..10).any(|_| {
                 self.pass(SPAN / 50);

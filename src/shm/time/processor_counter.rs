@@ -28,8 +28,8 @@ pub(crate) fn counted_boot_nanos(page: IdentityPage) -> u64 {
         .unwrap_or_else(|_| boot_nanos())
 }
 
-/// Whether the counter runs at one rate on all processors, as the kernel found when it chose it for its own clocks,
-/// and this process may read it.
+/// Whether the counter runs at one rate on all processors, as the kernel found when it chose the counter for its own
+/// clocks, and whether this process may read it.
 pub(crate) fn is_sound() -> bool {
     static IS_SOUND: OnceBool = OnceBool::new();
     IS_SOUND.get_or_init(|| {

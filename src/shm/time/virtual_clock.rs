@@ -39,7 +39,7 @@ use crate::units::{LATEST_INSTANT, nanos_from_duration};
 /// Timeouts count by this clock, and a wait takes no real time: it moves the clock to the next instant that matters,
 /// which is when time alone serves it or when its timeout passes, whichever comes first. If several wait, in any
 /// segments that follow the clock, the clock moves to the first of their instants, and no further until the one whose
-/// time has come has looked. (Tokio's paused time and Trio's `autojump_threshold` do the same.)
+/// time has come has looked again. (Tokio's paused time and Trio's `autojump_threshold` do the same.)
 ///
 /// A request that waits for what others hold cannot know whether they are about to give it back. It moves the clock
 /// once no wait has begun or ended for 20 ms of real time. If your program needs longer to give it back, turn
@@ -151,8 +151,8 @@ impl VirtualClock {
         self.shared.stands_still.load(Ordering::Relaxed)
     }
 
-    /// Notes that a wait sleeps until `until`, on this clock, and moves the clock if nobody has to look before. Returns
-    /// whether the clock has reached `until`. `wait` is an address that no other wait has.
+    /// Notes that a wait sleeps until `until`, on this clock, and moves the clock if nobody has to look first.
+    /// Returns whether the clock has reached `until`. `wait` is an address that no other wait has.
     pub(crate) fn sleep(&self, wait: usize, until: u64, served_by: ServedBy) -> bool {
         // The clock never reaches a later instant.
         let until = if until > LATEST_INSTANT { u64::MAX } else { until };

@@ -27,7 +27,7 @@ struct Sleeper {
     served_by: ServedBy,
 }
 
-/// The sleepers of one process by one clock.
+/// The sleepers of one process on one clock.
 #[derive(Debug, Default)]
 pub(super) struct VirtualWaits {
     /// By an address that no other wait has.
@@ -37,8 +37,8 @@ pub(super) struct VirtualWaits {
 }
 
 impl VirtualWaits {
-    /// Notes that a wait sleeps until `until`, at `now` on the virtual clock. Returns to which instant the clock moves,
-    /// unless somebody has to look before.
+    /// Notes that a wait sleeps until `until`, at `now` on the virtual clock. Returns the instant to which the clock
+    /// moves, unless somebody has to look first.
     pub(super) fn sleep(&mut self, wait: usize, until: u64, served_by: ServedBy, now: u64) -> Option<u64> {
         let real = boot_nanos();
         if self.sleepers.insert(wait, Sleeper { until, served_by }).is_none() {
@@ -59,7 +59,7 @@ impl VirtualWaits {
         Some(next.until)
     }
 
-    /// The first instant after `now` that anybody sleeps to.
+    /// The first instant after `now` until which anybody sleeps.
     pub(super) fn next_after(&self, now: u64) -> Option<u64> {
         let instants = self.sleepers.values().map(|sleeper| sleeper.until);
         instants.filter(|until| (now + 1..u64::MAX).contains(until)).min()
