@@ -2,8 +2,8 @@
 //!
 //! One thread of this process polls for all waiters that watch a process. It starts with the first of them and ends
 //! after there has been none for a while. A descriptor is opened once for everybody who watches the same process, and
-//! kept for those who watch it again soon. On older kernels there is no notification, and waiters find out by looking
-//! now and then.
+//! kept for those who watch it again soon. On older kernels there is no notification, and waiters find out by
+//! checking now and then.
 
 use std::collections::HashMap;
 use std::io;
@@ -116,7 +116,7 @@ pub(crate) fn wake_on_death(pids: &[u64], futex: Mapped<AtomicU64>) -> Watched {
         return Watched::Unable;
     };
     if has_opened {
-        // This only fails if it is full, and then the thread is about to look anyway.
+        // This only fails if the event is full, and then the thread is about to look anyway.
         let _ = changed.write(1);
     }
     Watched::Watching(DeathWatch { number, has_fired })
@@ -131,7 +131,7 @@ impl DeathWatch {
 
 impl Drop for DeathWatch {
     fn drop(&mut self) {
-        // In a forked child, nothing of its parent's is here.
+        // A forked child has none of its parent's watches.
         if let Ok(watcher) = WATCHER.get() {
             watcher.lock().watches.remove(&self.number);
         }

@@ -1,8 +1,8 @@
 //! Sleeping on a word of a segment, and waking the sleeper: `futex(2)`, shared between processes.
 //!
 //! A waiter futex is a 64-bit word that only ever counts up; the futex is its low half. The sleeper passes the count
-//! it has seen, so an advance between its look and its sleep is never missed. These futexes are not private: the
-//! kernel finds a sleeper by file and offset, whatever the address of the mapping in each process.
+//! it has seen, so it never misses an advance between reading the count and falling asleep. These futexes are not
+//! private: the kernel finds a sleeper by file and offset, whatever the address of the mapping in each process.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::shm::file::region::load_acquire;
 
-/// The kernel's limit. The call exists since Linux 5.16; the libc crate has its number but no wrapper.
+/// The kernel's limit. The call has existed since Linux 5.16; the libc crate has its number but no wrapper.
 const MAX_FUTEXES_AT_ONCE: usize = 128;
 
 /// How long to sleep on one of several waiter futexes if the kernel cannot wait for several.

@@ -28,7 +28,7 @@ pub(crate) struct TicketPosition {
     pub(crate) ticket: u64,
 }
 
-/// Whether the reader has seen everything written since the last look.
+/// Whether the reader has seen everything written since it last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     All,
