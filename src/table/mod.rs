@@ -1,14 +1,14 @@
 //! The index of one shard of a keyed table: which row holds which key.
 //!
-//! This is pure, like the limit rules: it knows no memory, no clock, no lock and no limits. Rows stand in buckets of
-//! [`BUCKET_ROWS`], and a key's row is in one of the two buckets that its fingerprint names. It never moves. Each
-//! bucket has a 16-bit tag for every row, all in one cache line, so that finding a key, or knowing that it is absent,
-//! takes at most two lines of tags and the row itself. A tag of zero marks a row that was never used. The tags follow
-//! from the fingerprints, and [`rebuild`] restores them from these.
+//! This is pure, like the limit rules: it knows no memory, no clock, no lock and no limits. Rows are grouped into
+//! buckets of [`BUCKET_ROWS`], and a key's row is in one of the two buckets that its fingerprint names. It never
+//! moves. Each bucket has a 16-bit tag for every row, all in one cache line, so that finding a key, or knowing that
+//! it is absent, takes at most two lines of tags and the row itself. A tag of zero marks a row that was never used.
+//! The tags follow from the fingerprints, and [`rebuild`] restores them.
 //!
 //! Putting each key into the emptier of two buckets (Azar, Broder, Karlin and Upfal, "Balanced allocations") fills
-//! buckets of 32 to more than 90 % before the first key finds both of its buckets full: see [`sizing`]. A key that
-//! never moves takes no stores but those that put it there, and nothing else can be interrupted halfway.
+//! buckets of 32 to more than 90 % before the first key finds both of its buckets full: see [`sizing`]. Because a key
+//! never moves, it takes no stores but those that put it there, and nothing else can be interrupted halfway.
 
 mod eviction;
 mod fingerprint;
@@ -58,7 +58,7 @@ pub(crate) trait TableMut: Table {
 #[derive(Clone, Copy)]
 struct Matches {
     bucket: u64,
-    /// One bit per row: its group of sixteen bits gives the position of the tag in its word, its place among the
+    /// One bit per row: its group of sixteen bits gives the position of the tag in its word, and its place among the
     /// lowest eight of the group gives the word.
     bits: u64,
 }
@@ -131,9 +131,9 @@ pub(crate) fn probable(table: &(impl Table + ?Sized), fingerprint: Fingerprint) 
 
 /// A row for a key that [`find`] does not find.
 ///
-/// This is a row of the emptier bucket that was never used; else the first of which `can_reuse` says that it carries
-/// nothing; else, of those that may be evicted, the one with the smallest `claim`. Each of the two is called for at
-/// most [`MAX_ASKED`] rows, once per row. Without a `claim` nothing is evicted.
+/// This is a row of the emptier bucket that was never used; else the first that carries nothing, according to
+/// `can_reuse`; else, of those that may be evicted, the one with the smallest `claim`. Each of the two closures is
+/// called for at most [`MAX_ASKED`] rows, once per row. Without a `claim` nothing is evicted.
 pub(crate) fn find_new_row<C: FnMut(u64) -> Claim>(
     table: &(impl Table + ?Sized),
     fingerprint: Fingerprint,

@@ -105,7 +105,7 @@ fn a_key_is_known_by_the_published_siphash_128_of_its_bytes() {
 }
 
 proptest::proptest! {
-    /// So all hosts name a key alike, and no two keys are confused that have different hashes.
+    /// So all hosts name a key alike, and no two keys with different hashes are confused.
     #[test]
     fn a_fingerprint_that_hosts_share_contains_the_published_hash(seed: [u64; 2], key: Vec<u8>) {
         let hash = siphasher::sip128::SipHasher13::new().hash(&key);
