@@ -1,8 +1,8 @@
 //! What keys are charged in the order among keys, and the correction once it is known what they used.
 //!
-//! The charge for a request is a time: how long a limit of all keys needs to replenish what the request takes, or how long
-//! it holds places, multiplied by their part of all places. The longest of these times counts. How long places are held is
-//! known only when they are given back; until then the key's average stands in for it.
+//! The charge for a request is a time: how long an overall limit needs to replenish what the request takes, or how long
+//! the request holds its places, multiplied by their share of all places. The longest of these times counts. How long
+//! places are held is known only when they are given back; until then the key's average stands in for it.
 
 use std::sync::atomic::Ordering;
 
@@ -23,7 +23,7 @@ const HELD_AT_FIRST: u64 = NANOS_PER_SECOND;
 const SHARE_OF_NEW: u64 = 8;
 
 impl RuledShard<'_> {
-    /// The share of a key of what all keys have together.
+    /// A key's share of what all keys have together.
     pub(in crate::engine) fn weight_of(&self, row: u64) -> u64 {
         self.of(self.row(row)).rules.weight
     }
@@ -63,8 +63,8 @@ impl ShardAt<'_> {
 }
 
 impl LockedShard<'_> {
-    /// Charges the key of a ticket that is first in order for its request, which was granted, or kept the others waiting
-    /// until it gave up.
+    /// Charges the key whose ticket is first in order for that ticket's request, which was granted, or kept the others
+    /// waiting until it gave up.
     pub(in crate::engine) fn charge_in_order(&self, row: u64, costs: &Costs, hold: Option<HoldReference>) {
         let charge = self.charge_for(row, costs);
         let weight = self.shard.weight_of(row);
@@ -89,7 +89,8 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Corrects what a key was charged for a hold that was just freed, by how long it was held while others waited.
+    /// Corrects what a key was charged for a hold that was just freed, according to how long it was held while others
+    /// waited.
     #[cold]
     pub(in crate::engine) fn correct_freed(&self, index: u64) {
         if let Some(hold) = self.shard.memory.hold(index) {
@@ -99,7 +100,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// The same for some places of a hold, by limit: their lease has expired.
+    /// The same for some places of a hold, given by limit, whose lease has expired.
     #[cold]
     pub(in crate::engine) fn correct_given_back(
         &self,
@@ -161,8 +162,8 @@ impl LockedShard<'_> {
         self.correct(ticket.row().index, charged, 0, granted_at);
     }
 
-    /// Corrects what the key of a permit was charged, by what the permit has used. If it has a hold, that is done when the
-    /// hold is given back.
+    /// Corrects what the key of a permit was charged, according to what the permit has used. If the permit has a hold,
+    /// the correction is made when the hold is given back.
     #[cold]
     pub(in crate::engine) fn correct_settled(
         &self,

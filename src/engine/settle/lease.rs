@@ -1,4 +1,4 @@
-//! Leases: renewing them, which takes no lock, and giving back what was held for longer.
+//! Leases: renewing them, which takes no lock, and giving back what was held for longer than its lease.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -44,8 +44,8 @@ impl SegmentEngine {
         }
     }
 
-    /// Lets the leases of a hold start again now. Takes no lock, unless the hold is being changed at this moment or
-    /// the shard is not sound; then it waits for the lock as long as `wait` says.
+    /// Restarts the leases of a hold now. Takes no lock, unless the hold is being changed at this moment or the shard
+    /// is not sound; then it waits for the lock as long as `wait` says.
     pub(crate) fn heartbeat(
         &self,
         shard: Shard<'_>,
@@ -53,8 +53,8 @@ impl SegmentEngine {
         owner: u64,
         wait: LockWait,
     ) -> Result<Renewed, Box<Error>> {
-        // Read before the check of whose hold it is: if it becomes another's after that check, this renewal is older
-        // than the other hold's beginning and changes nothing.
+        // Read before checking whose hold it is: if the place goes to another hold after that check, this instant is
+        // earlier than the beginning of that hold, and changes nothing.
         let now = self.now_without_lock(shard);
         // What other hosts may have been given by now is not renewed.
         if self.is_unleased(shard, hold) {
@@ -105,21 +105,20 @@ impl SegmentEngine {
     }
 
     /// Whether a hold no longer belongs to its owner, was held for longer than its lease, or is no longer leased to
-    /// this host. Looks without the lock.
+    /// this host. Takes no lock.
     pub(crate) fn is_lost(&self, shard: Shard<'_>, hold: HoldReference, owner: u64) -> bool {
         // In this order: what has expired may already be another's hold, and then this one is lost as well.
         self.has_expired(shard, hold) || self.is_unleased(shard, hold) || !shard.still_holds(hold, owner)
     }
 
-    /// Whether a lease of the hold in a permit's place has expired. By now, that hold may be another's. Looks without
-    /// the lock.
+    /// Whether a lease of the hold in a permit's place has expired. By now, that hold may be another's. Takes no lock.
     #[inline]
     pub(in crate::engine) fn has_expired(&self, shard: Shard<'_>, hold: HoldReference) -> bool {
         let shard_by_rules = shard.by_its_definition();
         shard_by_rules.has_leases && shard_by_rules.has_expired(hold.index, self.now_without_lock(shard))
     }
 
-    /// Gives back what was held for longer than its lease. Returns how many holds that concerned.
+    /// Gives back what was held for longer than its lease. Returns how many holds were affected.
     pub(in crate::engine) fn expire(&self, shard: Shard<'_>, wait: LockWait) -> Result<u64, Box<Error>> {
         let now = self.segment_nanos();
         let holds = shard.memory.touched_holds();
@@ -140,7 +139,7 @@ impl SegmentEngine {
 }
 
 impl Shard<'_> {
-    /// The place of a hold, if it still belongs to its owner. Looks without the lock.
+    /// The place of a hold, if it still belongs to its owner. Takes no lock.
     pub(in crate::engine) fn place_of(&self, hold: HoldReference, owner: u64) -> Option<HoldPlace<'_>> {
         self.memory.hold(hold.index).filter(|place| {
             let is_owned = place.owner().load(Ordering::Relaxed) == owner;

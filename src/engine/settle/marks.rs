@@ -26,7 +26,7 @@ use crate::shm::layout::shard_memory::ShardMemory;
 /// places left to search. Holds are numbered first and tickets after them, and the search goes from the last one down.
 const MARKED: u64 = 1;
 
-/// How many places are searched at most while the lock is held once.
+/// The most places that are searched each time the lock is held.
 const SEARCHED_AT_ONCE: u64 = 64;
 
 /// Orders an atomic change before what follows. Of two threads that both do this, at least one sees the other's change.
@@ -73,7 +73,7 @@ impl<Rules> Shard<'_, Rules> {
 }
 
 impl SegmentEngine {
-    /// Gives a hold back by leaving a mark, and finishes that at once if the lock is free.
+    /// Gives a hold back by leaving a mark, and finishes the release at once if the lock is free.
     #[cold]
     pub(crate) fn release_by_mark(
         &self,
@@ -144,7 +144,7 @@ impl LockedShard<'_> {
         let mut left = marks.load(Ordering::Relaxed) >> 1;
         // Every mark was left before the flag was set.
         fence(Ordering::Acquire);
-        // More places than there are is damage.
+        // A count above the number of places is damage.
         if left == 0 || left > end {
             left = end;
             // Clears the flag before the search, which may miss what is marked from now on: that sets the flag again.

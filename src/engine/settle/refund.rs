@@ -10,7 +10,7 @@
 //! | before a reset, or on a row that another key has been given since | nothing: it was replenished with the row |
 //! | of a limit with `refund = false` | nothing |
 //!
-//! What all keys have together is on no row: what becomes of the row of the key that took it does not matter.
+//! What all keys have together is in no row, so it does not matter what becomes of the row of the key that took it.
 
 use std::sync::atomic::Ordering;
 
@@ -30,7 +30,7 @@ use crate::shm::lock::journal::Transaction;
 pub(in crate::engine) struct Origin {
     /// On the segment clock.
     pub(in crate::engine) instant: u64,
-    /// `None` for a hold, which does not record it: there, the instant has to tell.
+    /// `None` for a hold, which does not record it: there, the instant has to do.
     pub(in crate::engine) definition: Option<DefinitionBits>,
     pub(in crate::engine) row: RowReference,
     /// Units charged together with it that come after it: time replenishes it before them.
@@ -135,7 +135,7 @@ impl LockedShard<'_> {
     }
 }
 
-/// A charge about which it is not known how the limit stood.
+/// A charge at which it is not known how the limit stood.
 fn charge(cost: u64, origin: Origin) -> Charge {
     Charge {
         instant: origin.instant,

@@ -37,7 +37,7 @@ impl ResetScope {
 }
 
 impl SegmentEngine {
-    /// Replenishes limits and zeroes counters. A poisoned shard takes only a reset of all limits, and is then sound
+    /// Replenishes limits and zeroes counters. A poisoned shard accepts only a reset of all limits, and is then sound
     /// again if its counts agree.
     pub(crate) fn reset(&self, shard: Shard<'_>, scope: ResetScope) -> Result<(), Box<Error>> {
         let mut locked = self.lock(shard, LockFor::Repair, LockWait::Timeout)?;
@@ -126,7 +126,7 @@ impl LockedShard<'_> {
         match (reset_row & u64::from(u32::MAX)).checked_sub(1) {
             Some(index) => {
                 let row = shard.row(index);
-                // Limits of all keys are not this key's.
+                // Overall limits do not belong to this key.
                 for limit in limits().filter(|limit| !limit.is_overall()) {
                     limit.reset(row);
                 }

@@ -169,9 +169,9 @@ impl Shard<'_> {
 }
 
 impl<'a> LockedShard<'a> {
-    /// The row that a permit was taken from. If another key has that by now, because this one was replenished or
-    /// evicted, then another row of the same key, made if it has none: what was used is charged all the same.
-    /// With `needs_none`, that of a key without one is as good.
+    /// The row that a permit was taken from. If another key has that row by now, because this key was replenished or
+    /// evicted, this finds another row of the same key, or makes one: what was used is charged all the same. With
+    /// `needs_none`, none is made, and the absent row is returned instead.
     pub(in crate::engine) fn row_of(
         &self,
         permit: &Decision,
@@ -184,12 +184,12 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// A row for the key of a permit that has lost its own; `None` if it gets none.
+    /// A row for the key of a permit, when the key has lost its own; `None` if there is no row for it.
     #[cold]
     fn row_to_charge(&self, permit: &Decision) -> Result<Option<Row<'a>>, Box<Error>> {
         let row = self.row_of(permit, false)?.ok();
         if let Some(row) = row.filter(|_| self.shard.differs_by_key) {
-            // What counts as unused under the rules of `default` may not under those of the permit.
+            // What counts as unused under the rules of `default` may count as used under those of the permit.
             self.replenish_row(row.index);
         }
         Ok(row)
@@ -240,7 +240,7 @@ impl<'a> LockedShard<'a> {
         self.shard.find_row_of(fingerprint)
     }
 
-    /// Whether a settlement charges anything of the key's own beyond what was reserved.
+    /// Whether a settlement charges more than was reserved of any limit that the key has for itself.
     fn charges_something(&self, permit: &Decision, actual: &[(usize, u64)]) -> bool {
         actual.iter().any(|(index, used)| {
             let reserved = permit.get(*index).map_or(0, |decided| decided.cost());
