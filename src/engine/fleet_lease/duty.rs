@@ -22,7 +22,7 @@ use crate::units::NANOS_PER_SECOND;
 /// moment after its descriptor reports the death.
 pub(super) const DYING: u64 = 1_000_000;
 
-/// How often to look at duty if the kernel does not report deaths, in nanoseconds.
+/// How often to check who is on duty if the kernel does not report deaths, in nanoseconds.
 const UNWATCHED: u64 = 20_000_000;
 
 /// How long a process stays on duty when it takes duty or asks the store, in nanoseconds: enough for one exchange.
@@ -36,7 +36,7 @@ const LONGEST: u64 = 60 * NANOS_PER_SECOND;
 pub(crate) struct TakenDuty {
     /// The participant that has it.
     owner: u64,
-    /// How many times duty had been taken, this time included.
+    /// How many times duty has been taken, this time included.
     number: u64,
 }
 
@@ -139,7 +139,7 @@ impl SegmentEngine {
 
     /// For how many more nanoseconds a live owner stays on duty if its deadline is `until`.
     pub(super) fn duty_left(&self, until: u64) -> u64 {
-        // More than any owner can have asked for, so the word is damaged.
+        // If more is left than any owner can have asked for, the word is damaged.
         let left = until.saturating_sub(self.system_nanos());
         if left > LONGEST + EXCHANGE { 0 } else { left }
     }
@@ -149,7 +149,8 @@ impl SegmentEngine {
         let Some(words) = self.duty_words().filter(|_| self.has_duty(taken)) else {
             return false;
         };
-        // If another process has just taken duty, this moves its deadline, until its own next step does.
+        // If another process has just taken duty, this moves that process's deadline, until its own next step moves it
+        // again.
         let until = self.system_nanos().saturating_add(nanos.min(LONGEST));
         words.word(LeaseWord::DutyUntil).store(until, Ordering::Release);
         true

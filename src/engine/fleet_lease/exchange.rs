@@ -106,7 +106,7 @@ impl SegmentEngine {
         host_number(self.header())
     }
 
-    /// The half of it that all files of a directory have in common; zero for a file by itself.
+    /// The half of that number that all files of a directory have in common; zero for a file by itself.
     pub(crate) fn directory_number(&self) -> u64 {
         directory_number(self.header())
     }
@@ -305,12 +305,13 @@ impl SegmentEngine {
         Ok(())
     }
 
-    /// Tells the other shards of a set that the store went out, or is back, because their new keys go by that. A shard
-    /// that is not told finds out when it next asks: as soon as a key wants something, and at the latest at its next retry.
+    /// Tells the other shards of a set that the store has gone out, or is back, because new keys begin with what their
+    /// shard knows of that. A shard that is not told finds out when it next asks: as soon as a key wants something, and
+    /// at the latest at its next retry.
     fn tell_other_shards(&self, set: &SetEngine, place: LeasePlace) -> Result<(), Box<Error>> {
         let mut failure = Ok(());
         for shard in set.shards().filter(|shard| shard.index() != place.shard) {
-            // One that cannot be locked now does not keep it from the others.
+            // A shard that cannot be locked now does not keep the news from the others.
             failure = failure.and(self.tell_shard(shard, set.shard(place.shard), place.limit));
         }
         failure

@@ -1,5 +1,4 @@
-//! Duty for several files at once: those of a segment that is a directory. Of a segment that is a file, it is the only
-//! one.
+//! Duty for several files at once: those of a segment that is a directory. A segment that is a file has only that one.
 //!
 //! Each file has its own words of duty, because processes may have different files open. A process takes duty for the
 //! files in the order of their paths, and one that finds the first taken leaves the others to the process that has it.
@@ -35,8 +34,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// A file, and the duty that this process has taken for it.
 pub(crate) type Served<'a> = (&'a SegmentEngine, Option<TakenDuty>);
 
-/// Takes duty for those of the files for which nobody has it, and forgets what was lost. The files are in the order of
-/// their paths.
+/// Takes duty for each of the files for which nobody has it, and forgets duties that were lost. The files are in the
+/// order of their paths.
 pub(crate) fn take_duties(files: &mut [Served<'_>]) -> Result<(), Box<Error>> {
     let Some((first, _)) = files.first().copied() else {
         return Ok(());
@@ -99,7 +98,7 @@ pub(crate) fn wait_for_shortage(files: &[Served<'_>], timeout: Duration) {
         .iter()
         .filter(|(engine, taken)| engine.keep_duty(*taken, until))
         .count();
-    // What was lost is noticed by the caller.
+    // The caller notices any duty that was lost.
     if is_on_duty == served.len() && longest > 0 {
         sleep.for_at_most(longest);
     }
@@ -113,13 +112,13 @@ fn nanos(duration: Duration) -> u64 {
 #[derive(Default)]
 struct Sleep<'a> {
     futexes: Vec<(&'a AtomicU64, FutexValue)>,
-    /// Those of [`futexes`](Self::futexes) that are about duty, at its beginning.
+    /// How many of the [`futexes`](Self::futexes) are about duty: those at the beginning.
     of_duty: usize,
     engines: Vec<&'a SegmentEngine>,
 }
 
 impl<'a> Sleep<'a> {
-    /// Lets it end when duty may be free for one of the files that this process has no duty for.
+    /// Makes the sleep end when duty may be free for one of the files for which this process does not have it.
     fn until_duty_is_free(&mut self, files: &[Served<'a>]) {
         for (engine, taken) in files.iter().copied() {
             if let Some(words) = engine.duty_words().filter(|_| taken.is_none()) {

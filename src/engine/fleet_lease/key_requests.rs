@@ -40,7 +40,7 @@ impl SegmentEngine {
             let (mut next, mut has_turned, mut takes_all) = (begun_at, begun_at == 0, None);
             loop {
                 if asked.len() >= REQUESTS {
-                    // The rest stays listed. The look after this exchange begins with it.
+                    // The rest stays listed, and the look after this exchange begins there.
                     if let Some(row) = broke_off_at {
                         row.store(next, Ordering::Relaxed);
                     }
@@ -150,7 +150,8 @@ impl LockedShard<'_> {
         Ok(())
     }
 
-    /// Whether the limit of a key will have something to report or to ask. If not, notes that the row is not listed.
+    /// Whether the limit of a key will have something to report or to ask for. If not, notes that the row is not
+    /// listed.
     fn keeps_listed(&self, limit: &LimitRules, row: Row<'_>) -> Result<bool, Box<Error>> {
         if limit.lease_due_at(row, self.now).is_some() {
             return Ok(true);

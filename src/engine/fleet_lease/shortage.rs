@@ -46,8 +46,8 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Lets the process on duty look at the row of a key that was charged, or refunded, other than by an admission: if it
-    /// is on no list, nobody would report that.
+    /// Has the process on duty look at the row of a key that was charged or refunded other than by an admission: if the
+    /// row is on no list, nobody else would report that.
     pub(in crate::engine) fn note_report(&self, row: Row<'_>) {
         if !row.is_keyed() || !self.shard.set.has_lease_room {
             return;
@@ -57,7 +57,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Lets the process on duty give back a place that was released, if other hosts wait for it.
+    /// Has the process on duty give back a place that was released, if other hosts wait for it.
     pub(in crate::engine) fn note_release(&self, row: Row<'_>) {
         let mut held_limits = self.shard.rules.held_limits();
         if held_limits.any(|limit| limit.has_place_to_return(row, self.now)) {
@@ -65,7 +65,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Lets the process on duty look at the row: at once if it is `urgent`, otherwise together with others.
+    /// Has the process on duty look at the row: at once if it is `urgent`, otherwise together with others.
     fn alert_duty(&self, row: Row<'_>, urgent: bool) {
         let is_news = !row.is_keyed() || self.shard.want_for(row, self.now, urgent);
         if is_news {
