@@ -1,5 +1,5 @@
-//! What can be wrong with a shard, seen without its lock: whether it moves on, whether its counts agree, and who waits
-//! although nothing is missing.
+//! What can be wrong with a shard, seen without its lock: whether it makes progress, whether its counts agree, and who
+//! waits although nothing is missing.
 
 use std::sync::atomic::Ordering;
 
@@ -18,8 +18,8 @@ const ATTEMPTS: usize = 100;
 /// What is known of a shard besides what it holds.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardFindings {
-    /// Moves on with each change, and with each instant at which the lock was taken. If two looks find the same value,
-    /// no operation has ended in between.
+    /// Moves on with each change, and with each instant at which the lock was taken. If two readings find the same
+    /// value, no operation has ended in between.
     pub(crate) changes: u64,
     pub(crate) is_half_done: bool,
     /// Nanoseconds since something was decided.
@@ -28,7 +28,7 @@ pub(crate) struct ShardFindings {
     /// Whether the counts agree with the holds and tickets; `None` if the shard kept changing, or an operation is half
     /// done.
     pub(crate) adds_up: Option<bool>,
-    /// Whether something may have been given back without the lock and not been finished.
+    /// Whether something may have been given back without the lock that nobody has finished yet.
     pub(crate) is_marked: bool,
     /// The numbers of tickets that are first in their queues although the limits would admit them now.
     pub(crate) admissible_heads: Vec<u64>,

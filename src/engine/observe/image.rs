@@ -1,4 +1,4 @@
-//! The image of a segment: all that its file holds, each shard as its lock guards it.
+//! The image of a segment: everything that its file holds, each shard as it was under its lock.
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ const CHUNK: u64 = 1 << 20;
 
 impl SegmentEngine {
     /// Passes the segment's image to `write` in pieces, each with its offset in the file. A process that opens a file
-    /// with this content starts it cold, whatever it was used by before. What lies before the shards comes last. If the
-    /// image has to be copied again, it begins with the same piece. What changes in the meantime is in the image or
+    /// with this content starts it cold, whoever used the segment before. What lies before the shards comes last. If
+    /// the image has to be copied again, it begins with the same piece. What changes in the meantime is in the image or
     /// not, shard by shard.
     ///
     /// Each shard's lock is held while that shard is copied in memory, and never while a piece is passed on.

@@ -19,8 +19,8 @@ pub(crate) struct Load {
 }
 
 impl SegmentEngine {
-    /// How busy a shard is, and in it the limits of a row. Neither locks nor writes; what changes meanwhile may be seen
-    /// in part.
+    /// How busy a shard is, and the limits of one of its rows. Neither locks nor writes, so a change that is under way
+    /// may be seen in part.
     pub(crate) fn load(&self, shard: Shard<'_>, row: Row<'_>) -> Load {
         let now = self.now(shard);
         let shard = shard.by_its_definition();

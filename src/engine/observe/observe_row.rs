@@ -29,7 +29,7 @@ use crate::shm::layout::row_references::RowReferences;
 use crate::table::{Fingerprint, Table};
 use crate::units::BUCKET_ROWS;
 
-/// How often to look before settling for a look that may be torn.
+/// How often to look before settling for values that may be torn.
 const ATTEMPTS: usize = 100;
 
 /// The first bytes of a key, and its length.
@@ -38,13 +38,13 @@ pub(crate) type KeptName = (Vec<u8>, u64);
 /// A row that has a key, as its words say.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObservedKey {
-    /// Whether the row changed during every look: the values may be from different moments.
+    /// Whether the row changed during every attempt: the values may be from different moments.
     pub(crate) torn: bool,
     pub(crate) fingerprint: Fingerprint,
     /// Present if names are kept.
     pub(crate) name: Option<KeptName>,
     pub(crate) counts: KeyCounts,
-    /// Nanoseconds from its last decision to the instant of the look.
+    /// Nanoseconds from its last decision to the instant at which it is looked at.
     pub(crate) unused_for: u64,
     /// For how many nanoseconds it is throttled.
     pub(crate) throttled_for: u64,
@@ -59,7 +59,8 @@ pub(crate) struct ObservedKey {
     pub(crate) in_order: Option<order::Standing>,
     /// Whether it is only found in the second of its two buckets.
     pub(crate) is_in_second_bucket: bool,
-    /// The limits that the row has, as a bit mask: all that are not of all keys together, unless they count networks.
+    /// The limits that the row has, as a bit mask: all but those that all keys have together or, if limits count
+    /// networks, those that count this one.
     pub(crate) limits: u32,
     /// How each limit stands without what dead processes hold of concurrency, in the set's order.
     pub(crate) marks: Vec<Mark>,
@@ -80,7 +81,7 @@ pub struct TableUsage {
     /// Rows that are not free: their keys use, hold or wait for something, are throttled, or were given a tier or a
     /// capacity by name.
     pub used: u64,
-    /// Rows that were given to another key once the former key used nothing any more.
+    /// Rows that were given to another key once the former key no longer used anything.
     pub evicted_unused: u64,
     /// Rows that were given to another key while the former key still used something, which is forgotten.
     pub evicted_in_use: u64,
@@ -116,7 +117,7 @@ pub(crate) struct RowLooker<'a> {
 }
 
 impl<'a> RowLooker<'a> {
-    /// Prepares looks at one instant. Calls `is_alive` once for each owner.
+    /// Prepares to look at rows as they are at one instant. Calls `is_alive` once for each owner.
     pub(crate) fn new(shard: RuledShard<'a>, now: Now, is_alive: impl Fn(u64) -> bool) -> Self {
         let dead = DeadHolds::find(
             ShardAt {
@@ -292,8 +293,8 @@ impl RuledShard<'_> {
 }
 
 impl RuledShard<'_> {
-    /// The limits that the row of a key has, as a bit mask: those of all keys are not in it. If they count networks,
-    /// the key's name says which ones. If the name is not kept, or not kept whole, it may be any of them.
+    /// The limits that the row of a key has, as a bit mask, without those that all keys have together. If they count
+    /// networks, the key's name says which ones. If the name is not kept, or not kept whole, it may be any of them.
     fn limits_of_key(&self, name: Option<&KeptName>) -> u32 {
         let network = name
             .filter(|(kept, length)| !self.set.levels.is_empty() && kept.len() as u64 == *length)

@@ -181,9 +181,9 @@ fn copy_consistently(region: &Region, target: &Region, shard: Shard<'_>) -> Resu
     Ok(journal.unchanged_since(sequence))
 }
 
-/// Copies the words of a shard after its lock: the row, and the holds and tickets that were ever used. The rows
-/// of a keyed set are too many to copy at one instant: only the names of those that a hold or a ticket refers to are copied.
-/// What the shard itself knows of a store is copied, too.
+/// Copies the words of a shard that follow its lock: the row, and the holds and tickets that were ever used. The rows
+/// of a keyed set are too many to copy at one instant: only the names of those that a hold or a ticket refers to are
+/// copied. What the shard itself knows of a store is copied, too.
 fn copy_shard(region: &Region, target: &Region, shard: Shard<'_>) -> Result<(), OutOfRegion> {
     let geometry = &shard.memory.geometry;
     let copy = |offset, size| copy_words(region, target, geometry, offset, size);
