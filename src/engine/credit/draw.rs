@@ -44,7 +44,7 @@ const DETACH_WAIT: u64 = 10_000_000;
 /// Which batches to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Returned {
-    /// Those from which nothing was spent since the last look.
+    /// Those from which nothing has been spent since the last look at them.
     Unused,
     All,
 }
@@ -150,9 +150,9 @@ impl SegmentEngine {
         true
     }
 
-    /// Gives back the batches of a set from which this process has spent nothing since the last call. The result is
-    /// whether the caller has to come back: there are other batches, or some could not be given back for want of a
-    /// lock.
+    /// Gives back the batches of a set from which this process has spent nothing since the last call. Returns whether
+    /// the caller has to come back: there are other batches, or some could not be given back because a lock could not
+    /// be had.
     pub(crate) fn return_unused_batches(&self, set: &SetEngine) -> bool {
         let Some(batches) = &set.batches else {
             return false;
@@ -167,18 +167,18 @@ impl SegmentEngine {
     }
 
     /// Closes this handle. With the last handle of the segment, the process detaches and gives back all its batches.
-    /// Those that it cannot give back stay as if it had died.
+    /// Those that it cannot give back stay behind, as if it had died.
     fn close_batches(&self) {
         let wait = LockWait::Until(boot_nanos().saturating_add(DETACH_WAIT));
         for set in self.sets() {
             if let Some(batches) = set.batches.as_ref().filter(|batches| batches.close_handle()) {
-                // What stays is found by the background worker, also if a handle is just being opened.
+                // The background worker finds what stays behind, even if a handle is just being opened.
                 self.return_batches(set, batches, Returned::All, wait);
             }
         }
     }
 
-    /// Gives back these batches. The result is whether any are left.
+    /// Gives back these batches. Returns whether any are left.
     fn return_batches(&self, set: &SetEngine, batches: &Batches, which: Returned, wait: LockWait) -> bool {
         let owner = self.membership.owner_so_far();
         let mut are_left = false;
@@ -233,7 +233,7 @@ impl Drop for SegmentEngine {
 /// A batch that is about to be drawn.
 struct Draw {
     hold: DrawInto,
-    /// Requests to count with it: the one that it is drawn for, and those admitted from the batch before.
+    /// Requests to count with it: the one that it is drawn for, and those admitted from the previous batch.
     requests: u64,
     units: u64,
     /// How many of them the request needs.
@@ -541,9 +541,9 @@ impl LockedShard<'_> {
         self.shard.commit(&mut transaction)
     }
 
-    /// Puts what a permit did not use, and the limit has just been refunded, back into the batch that the permit is
-    /// from, as if it were drawn now. Returns how many units. If that batch is gone, the limit keeps them all: in
-    /// another batch they could be spent in a window that was never charged for them.
+    /// Puts what a permit did not use, which has just been refunded to the limit, back into the batch that the permit
+    /// is from, as if it were drawn now. Returns how many units these are. If that batch is gone, the limit keeps them
+    /// all: in another batch they could be spent in a window that was never charged for them.
     #[inline(never)]
     pub(in crate::engine) fn put_back(
         &self,
