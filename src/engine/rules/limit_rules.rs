@@ -24,7 +24,7 @@ use crate::units::saturate;
 pub(in crate::engine) struct LimitPlace {
     /// Its position in the set.
     pub(in crate::engine) index: usize,
-    /// Which of the set's prefix lengths it counts networks of; zero if it counts none.
+    /// The position, among the set's prefix lengths, of those whose networks it counts; zero if it counts none.
     pub(in crate::engine) level: usize,
     /// The index of its first word among the states of its scope.
     pub(in crate::engine) first_word: usize,
@@ -59,7 +59,7 @@ pub(crate) struct LimitRules {
     pub(in crate::engine) adapts: bool,
     /// Whether its capacity can differ from key to key.
     differs_by_row: bool,
-    /// Which of the set's prefix lengths it counts networks of; zero if it counts none.
+    /// The position, among the set's prefix lengths, of those whose networks it counts; zero if it counts none.
     pub(in crate::engine) level: usize,
     first_word: usize,
     words: usize,
@@ -114,13 +114,14 @@ impl LimitRules {
         self.near
     }
 
-    /// Whether all keys have it together, so that it is no key's.
+    /// Whether all keys have it together, so that it belongs to no key.
     #[inline(always)]
     pub(crate) fn is_overall(&self) -> bool {
         self.scope == Scope::AllKeys
     }
 
-    /// How much it is to hold `amount` units for so long, in nanoseconds, if it is held.
+    /// What holding `amount` units for so many nanoseconds weighs when keys are compared; zero if the limit is not
+    /// held.
     pub(in crate::engine) fn time_held(&self, row: Row<'_>, now: Now, amount: u64, nanos: u64) -> Served {
         if self.kind != Kind::Concurrency || self.shadow || matches!(self.rule, Rule::Unlimited(_)) {
             return 0;
@@ -273,9 +274,9 @@ impl LimitRules {
         }
     }
 
-    /// Charges for a use `delay` nanoseconds from now, as of then, by when the limit must admit it. Charged as of now,
-    /// it would leave room for others at that instant. Returns how the limit stands now; `None` if it is in shadow and
-    /// would refuse.
+    /// Charges for a use `delay` nanoseconds from now, as of that instant, by which the limit must admit it. If it were
+    /// charged as of now, it would leave room for others at that instant. Returns how the limit stands now; `None` if
+    /// it is in shadow and would refuse.
     #[cold]
     pub(crate) fn take_ahead(
         &self,
@@ -364,7 +365,7 @@ impl LimitRules {
         }
     }
 
-    /// Why too little was leased, if that is what a refusal was for that left the limit at `mark`.
+    /// Why too little was leased, if that is the reason for a refusal that left the limit at `mark`.
     pub(in crate::engine) fn shortage_of(&self, mark: Mark) -> Option<Shortage> {
         self.leased().and_then(|leased| leased.shortage_of(mark))
     }
@@ -433,7 +434,7 @@ impl LimitRules {
         self.leased().is_some_and(|leased| leased.is_valid(&state, now))
     }
 
-    /// Whether something was spent or refunded that no request has said yet.
+    /// Whether something was spent or refunded that no request has reported yet.
     pub(in crate::engine) fn is_unreported(&self, row: Row<'_>) -> bool {
         let state = StateWords::reading(self.state(row));
         self.leased().is_some_and(|leased| leased.is_unreported(&state))
@@ -546,7 +547,7 @@ impl LimitRules {
             .is_some_and(|leased| leased.is_key_in_hurry(&StateWords::reading(self.state(row)), now))
     }
 
-    /// For how many nanoseconds what keys have to say is gathered.
+    /// For how many nanoseconds the reports of keys are gathered.
     pub(in crate::engine) fn reports_gathered_for(&self) -> u64 {
         self.leased().map_or(1, Leased::reports_gathered_for)
     }
@@ -599,7 +600,7 @@ impl LimitRules {
             .is_some_and(|leased| leased.fail(state, now, sequence, problem, retry_at))
     }
 
-    /// Starts giving back everything that is leased, or stops that.
+    /// Starts giving back everything that is leased, or stops doing so.
     pub(in crate::engine) fn set_draining(
         &self,
         row: Row<'_>,

@@ -1,4 +1,4 @@
-//! What a set is defined as: its rules, and the versions of them that a process knows.
+//! The definition of a set: its rules, and the versions of them that a process knows.
 
 pub(super) mod backlog_limit;
 pub(super) mod limit_rules;

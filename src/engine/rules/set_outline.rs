@@ -7,7 +7,7 @@ use crate::engine::terms::plan::{KeyedPlan, PrefixLengths, SetPlan};
 use crate::limit::{Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;
 
-/// A set as every definition has it. Whatever a change may bring, which includes every rule, is not here.
+/// What every definition of a set has in common. What a change may alter, which includes every rule, is not here.
 #[derive(Clone, Debug)]
 pub(crate) struct SetOutline {
     pub(crate) name: String,
@@ -97,12 +97,12 @@ impl SetOutline {
         self.overall.0 != 0
     }
 
-    /// Whether a limit is no key's.
+    /// Whether all keys have a limit together, so that it belongs to no key.
     pub(crate) fn is_overall(&self, index: usize) -> bool {
         self.overall.contains(index)
     }
 
-    /// Whose limit a limit is.
+    /// Whether each key has a limit for itself, or all keys have it together.
     pub(crate) fn scope(&self, index: usize) -> Scope {
         if self.is_overall(index) {
             Scope::AllKeys

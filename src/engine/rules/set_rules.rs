@@ -1,4 +1,4 @@
-//! What a set decides by, ready to be applied to its rows.
+//! The rules by which a set decides, ready to be applied to its rows.
 
 use crate::choices::{Kind, Scope};
 use crate::engine::rules::backlog_limit::BacklogLimits;
@@ -21,7 +21,7 @@ pub(crate) struct SetRules {
     pub(crate) generation: u64,
     /// The tier of the definition that these limits are for.
     pub(in crate::engine) tier: TierIndex,
-    /// The share of the tier's keys of what all keys have together.
+    /// The share that each of the tier's keys has of what all keys have together.
     pub(crate) weight: u64,
     pub(crate) plan: SetPlan,
     pub(crate) limits: Vec<LimitRules>,
@@ -33,8 +33,8 @@ pub(crate) struct SetRules {
     pub(in crate::engine) backlogs: BacklogLimits,
     /// The index of the limit that each word of a hold's amounts belongs to.
     pub(crate) held_indexes: Vec<usize>,
-    /// What a unit of each limit of all keys weighs when keys are compared: how long it takes to replenish one. Zero for
-    /// limits of each key, for what is held, and for what keeps nobody waiting.
+    /// What a unit of each overall limit weighs when keys are compared: how long it takes to replenish one. Zero for
+    /// limits that each key has for itself, for what is held, and for what keeps nobody waiting.
     times_per_unit: Vec<Served>,
     /// The limits in shadow, as a bit mask.
     pub(in crate::engine) shadow_mask: u32,

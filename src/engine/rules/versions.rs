@@ -8,8 +8,8 @@ use once_cell::race::OnceBox;
 const BLOCKS: usize = 32;
 
 /// A sequence of values that only grows. Reading takes no lock, and what was read stays valid: the few older versions
-/// are kept, because somebody may still be deciding by them. Adding blocks no thread, so a child that is forked in the
-/// middle of it can add as well.
+/// are kept, because somebody may still be deciding by them. Adding a version blocks no thread, so a child that is
+/// forked in the middle of that can add one as well.
 #[derive(Debug)]
 pub(crate) struct Versions<T> {
     first: T,
