@@ -1,5 +1,5 @@
-//! What dead processes hold, for looks. A look leaves it out of what it reports; it stays where it is until the next
-//! request that needs it takes it back.
+//! What dead processes hold, for callers that only look. They leave it out of what they report; it stays where it is
+//! until the next request that needs it takes it back.
 //!
 //! Only what is held of concurrency is left out. What the dead were granted of a rate, or had drawn, counts as used
 //! until then.
@@ -17,7 +17,7 @@ use crate::shm::layout::row::Row;
 use crate::shm::lock::store::Direct;
 use crate::sorting::sort_by;
 
-/// Units that a look leaves out, for each limit of a set.
+/// Units that are left out, for each limit of a set.
 pub(crate) type OfDead = [u64; MAX_LIMITS];
 
 /// The holds of a shard from which a reclaim would take something back: their owners are dead or gave them back without
@@ -79,7 +79,7 @@ impl DeadHolds {
         self.holds.is_empty()
     }
 
-    /// What is left out of all rows together, and how the limits stand then that all keys share.
+    /// What is left out of all rows together, and how the limits that all keys share stand without it.
     pub(crate) fn of_all_rows<'a>(&self, at: ShardAt<'a>, copy: &'a RowCopy) -> LeftOut<'a> {
         let mut left_out = LeftOut::nothing_of(at.shard.memory.absent_row());
         if self.is_empty() {
@@ -221,7 +221,7 @@ impl<'a> LeftOut<'a> {
     }
 }
 
-/// The part about one row, of a list that is sorted by row.
+/// The part of a list, sorted by row, that is about one row.
 fn of_row(all: &[(u64, u64)], row: u64) -> &[(u64, u64)] {
     let start = all.partition_point(|(of, _)| *of < row);
     let end = all.partition_point(|(of, _)| *of <= row);

@@ -15,13 +15,13 @@ use crate::shm::probes;
 use crate::shm::process::participant::ParticipantId;
 use crate::shm::time::clock::boot_nanos;
 
-/// The shortest time between two looks for the dead by one process, in nanoseconds.
+/// The shortest time between two searches for the dead by one process, in nanoseconds.
 const SHORTEST_INTERVAL: u64 = 1_000_000;
 
 /// After this long another thread may look, even if the first one has not finished, in nanoseconds.
 const LONGEST_LOOK: u64 = 1_000_000_000;
 
-/// A process spends at most one part in this many of its time on looking.
+/// A process spends at most one part in this many of its time on these searches.
 const SHARE_OF_TIME: u64 = 20;
 
 /// How many holds or tickets are given back under one lock.
@@ -161,8 +161,8 @@ impl SegmentEngine {
         .map(drop)
     }
 
-    /// Gives back everything of one dead owner. Returns how many holds that was. Before each unlock, `before_unlock`
-    /// may look at what is about to happen.
+    /// Gives back everything of one dead owner. Returns how many holds it had. Before each unlock, `before_unlock` may
+    /// look at what is about to happen.
     pub(in crate::engine) fn reclaim_from<'a>(
         &'a self,
         shard: Shard<'a>,

@@ -88,7 +88,7 @@ impl<'a> RuledShard<'a> {
             .map(|(index, hold)| ((hold.taken_at().load(Ordering::Relaxed), index), hold))
     }
 
-    /// Those of one row.
+    /// The holds in use of one row, with their ages.
     fn holds_of(&self, row: u64) -> impl Iterator<Item = (Age, HoldPlace<'a>)> {
         self.holds_by_age()
             .filter(move |(_, hold)| hold.row().index == row)
@@ -119,7 +119,7 @@ impl<'a> RuledShard<'a> {
             .collect()
     }
 
-    /// Those of one row.
+    /// The same for the holds of one row.
     fn unleased_holds_of(
         &self,
         row: u64,
@@ -156,9 +156,9 @@ fn amount(hold: HoldPlace<'_>, position: usize) -> u64 {
 }
 
 impl SegmentEngine {
-    /// Whether places of the hold in a permit's place are no longer leased to this host. Looks without the lock, and
-    /// believes it only if nothing changed in the meantime: in the middle of a renewal, nothing would seem to be
-    /// leased.
+    /// Whether any places of the hold in a permit's place are no longer leased to this host. Looks without the lock,
+    /// and trusts what it sees only if nothing changed in the meantime: in the middle of a renewal, nothing would seem
+    /// to be leased.
     pub(in crate::engine) fn is_unleased(&self, shard: Shard<'_>, hold: HoldReference) -> bool {
         if !shard.set.has_lease_room {
             return false;
@@ -167,15 +167,15 @@ impl SegmentEngine {
         let by_rules = shard.by_its_definition();
         match by_rules.read_consistently(LOOKS, || by_rules.is_unleased(hold.index, now)) {
             Some(is_unleased) => is_unleased,
-            // Without the lock either, the permit counts as whole.
+            // If the lock cannot be had either, the permit counts as whole.
             None => self
                 .lock(shard, LockFor::Timeless, LockWait::Briefly)
                 .is_ok_and(|locked| locked.shard.is_unleased(hold.index, locked.shard.instant(now))),
         }
     }
 
-    /// Takes back what is held beyond the lease, of each concurrency limit that hosts share, from the youngest holds of
-    /// each row first. Returns from how many holds.
+    /// Takes back what is held beyond the lease of each concurrency limit that hosts share, from the youngest holds of
+    /// each row first. Returns how many holds it took something from.
     pub(in crate::engine) fn reclaim_places(
         &self,
         shard: Shard<'_>,
@@ -215,8 +215,8 @@ impl SegmentEngine {
         Ok(done)
     }
 
-    /// Takes the lock of a shard in one row of which no more is held than leased. Whoever changes a lease of the row
-    /// starts with this, so that what was given to other hosts is not held here again.
+    /// Takes the lock of a shard at a moment when no more of one row is held than leased. Whoever changes a lease of
+    /// the row starts with this, so that what was given to other hosts is not held here again.
     pub(in crate::engine) fn lock_leased<'a>(
         &'a self,
         shard: Shard<'a>,

@@ -1,4 +1,4 @@
-//! What is done when the previous owner of a lock died with it.
+//! What is done when the previous owner of a lock died while it held it.
 //!
 //! Everything here can be repeated: any number of recoverers may die on the way, and the lock tells the next one.
 
@@ -306,7 +306,7 @@ impl<'a> RuledShard<'a> {
             })
     }
 
-    /// Makes the table of keys again from the fingerprints, and resets rows without a key.
+    /// Rebuilds the table of keys from the fingerprints, and resets rows without a key.
     fn rebuild_rows(&self) {
         table::rebuild(&mut TableWords::changing(self.memory, Direct));
         let mut keys = 0;
@@ -356,7 +356,7 @@ impl<'a> RuledShard<'a> {
     /// Whether the order among keys agrees with itself, and all keys in it wait.
     fn order_is_consistent(&self, extent: Extent) -> bool {
         if extent == Extent::LatestOperation || self.memory.order().is_none() {
-            // It was just made again.
+            // It was just rebuilt.
             return true;
         }
         let order = OrderWords::of(self.memory);

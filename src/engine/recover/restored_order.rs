@@ -9,9 +9,9 @@ use crate::queue;
 use crate::sorting::sort_by;
 
 impl LockedShard<'_> {
-    /// Orders every key that waits: newcomers that still are in their order, and all others by how far they were served and
-    /// then by how long they have waited. A key that is owed something keeps that. A key that waits for something of its
-    /// own leaves the order when its turn comes.
+    /// Orders every key that waits: newcomers in the order that they had, and all others by how far they were served
+    /// and then by how long they have waited. A key that is owed something is still owed it. A key that waits for
+    /// something of its own leaves the order when its turn comes.
     ///
     /// After a death, only the places of keys that tickets name can be wrong, tickets that were given up included. Others
     /// are wrong only if something damaged them, and are cleared too if the `extent` is the whole table.
