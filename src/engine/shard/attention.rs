@@ -76,7 +76,7 @@ impl SegmentEngine {
             needed?;
             if locked.lock_was_of_dead() {
                 // What it left has to be undone by the rules that it began under, so the first process that has read
-                // them does that. The next holder cannot tell from the lock that an owner died, so a word says it.
+                // them does that. The next holder cannot tell from the lock that an owner died, so a word says so.
                 let poisoned = &shard.memory.control().poisoned;
                 let _ = poisoned.compare_exchange(0, SET_UNRECOVERED, Ordering::Relaxed, Ordering::Relaxed);
             }

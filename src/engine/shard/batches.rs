@@ -1,8 +1,8 @@
 //! Which batches of credit this process has drawn: in its own memory, shared by all its handles of a segment.
 //!
-//! A slot is written under the lock of its shard, and read by any thread at any time. A sequence number tells
-//! readers whether the words that they read belong together. A forked child inherits its parent's slots, which name
-//! an owner that the child is not. One that was in the middle of a change is simply overwritten, like any other.
+//! A slot is written under the lock of its shard, and read by any thread at any time. A sequence number tells readers
+//! whether the words that they read belong together. A forked child inherits its parent's slots, which name an owner
+//! that the child is not. A slot that was being changed at the fork is simply overwritten, like any other.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -299,7 +299,7 @@ impl Batches {
         self.attended_by.swap(process, Ordering::Relaxed) != process
     }
 
-    /// Notes that no background worker looks after the batches any more. A look at the slots after this sees every
+    /// Notes that no background worker looks after the batches any more. Whoever reads the slots after this sees every
     /// batch whose [draw](Self::note_draw) did not see this.
     pub(in crate::engine) fn set_unattended(&self) {
         self.attended_by.store(0, Ordering::Relaxed);

@@ -317,7 +317,8 @@ impl<'a> LockedShard<'a> {
         for limit in &shard.limits {
             limit.forget(row, &mut transaction);
         }
-        // Before the commit, so that the key never has the lead of the one before it. If this is undone, that one loses it.
+        // Before the commit, so that the key never has the lead of the row's former key. If the rest is undone, the
+        // former key loses its lead.
         if let Some(of_row) = shard.memory.row_order(index) {
             order::begin(&mut OrderWords::of(shard.memory), index);
             of_row.mean_held.store(0, Ordering::Relaxed);

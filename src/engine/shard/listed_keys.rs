@@ -1,9 +1,9 @@
 //! Which keys of a shard the process that asks the store should look at, and when.
 //!
 //! A table may have a hundred thousand rows, and only a few want something. So each shard lists the rows that may want
-//! something now, and those that will have to say something in time because they have something leased or unreported.
-//! Rows of the first list that are in a hurry are asked for at once, all others every so often. Some words of the shard's
-//! own record of its first limit that hosts share say when.
+//! something now, and those that will have something to say in time because they have something leased or unreported.
+//! Rows of the first list that are in a hurry are asked for at once, all others every so often. When that is due is in
+//! some words of the shard's own record of its first limit that hosts share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,9 +19,10 @@ const PACE: u64 = 10_000_000;
 /// When to look at which rows of a shard. Hints, never journalled.
 pub(in crate::engine) struct Looks<'a> {
     words: &'a [AtomicU64],
-    /// What is not in a hurry is looked at once in this time, in nanoseconds,
+    /// What is not in a hurry is looked at once in this time, in nanoseconds.
     gathered_for: u64,
-    /// so long before its multiples: each segment at instants of its own, so that a fleet does not ask at the same ones.
+    /// How long before the multiples of that time it is looked at, in nanoseconds: each segment has instants of its
+    /// own, so that the hosts of a fleet do not all ask at the same ones.
     ahead: u64,
 }
 
@@ -46,27 +47,28 @@ impl Looks<'_> {
             return Some(not_before);
         }
         match self.get(LeaseWord::Alerted) {
-            // Whoever looked last did not come to the end of the list.
+            // Whoever looked last did not reach the end of the list.
             0 => (!rows.is_empty()).then_some(not_before),
             alerted_at => Some(not_before.max(self.gathered_after(alerted_at))),
         }
     }
 
-    /// The next instant after another at which all shards look at what is not in a hurry. A call of the store takes
-    /// keys of one partition only, and those of a single look are often of as many partitions.
+    /// The first instant after `instant` at which all shards look at what is not in a hurry. They do so together
+    /// because a call of the store takes keys of one partition only, and the keys of a single look are often in as many
+    /// partitions.
     fn gathered_after(&self, instant: u64) -> u64 {
         let next = instant.saturating_add(self.ahead) / self.gathered_for + 1;
         next.saturating_mul(self.gathered_for) - self.ahead
     }
 
-    /// Notes that a list is looked at now. What comes to it from here on is looked at later. Returns whether all of it is
-    /// looked at, and not only what is in a hurry.
+    /// Notes that a list is being looked at now. What is added to it from here on is looked at later. Returns whether
+    /// all of it is to be looked at, and not only what is in a hurry.
     pub(in crate::engine) fn begin(&self, list: RowList, now: Now) -> bool {
         match list {
             RowList::Wanting => {
                 let alerted_at = self.get(LeaseWord::Alerted);
                 let is_gathered = match alerted_at {
-                    // Whoever looked last did not come to the end of the list.
+                    // Whoever looked last did not reach the end of the list.
                     0 => self.get(LeaseWord::Unmet) == 0,
                     _ => self.gathered_after(alerted_at) <= now.monotonic,
                 };
@@ -87,14 +89,14 @@ impl Looks<'_> {
     /// Notes that a look did not reach the end of the list, so that the rest is looked at next.
     pub(in crate::engine) fn break_off(&self, list: RowList, took_all: bool, now: u64) {
         match list {
-            // It is looked at soon, as long as there is anything on it and nothing says when.
+            // As long as anything is on it and nothing says when to look, it is looked at soon.
             RowList::Wanting if took_all => {}
             RowList::Wanting => self.set(LeaseWord::Unmet, now.max(1)),
             RowList::Kept => self.set(LeaseWord::UsedAt, 0),
         }
     }
 
-    /// Notes that a row is left for when more have gathered.
+    /// Notes that a row is left until more have gathered.
     pub(in crate::engine) fn leave(&self, now: Now) {
         if self.get(LeaseWord::Alerted) == 0 {
             self.set(LeaseWord::Alerted, now.monotonic.max(1));
@@ -129,7 +131,7 @@ impl<'a> RuledShard<'a> {
         std::iter::once(memory.lease_row()).chain(of_keys.into_iter().flatten())
     }
 
-    /// Lets the process on duty look at every row, because it is not known which are listed.
+    /// Has the process on duty look at every row, because it is not known which are listed.
     pub(in crate::engine) fn list_all_rows(&self) {
         if self.memory.is_keyed() && self.set.has_lease_room {
             self.memory.row_list(RowList::Wanting).fill();
@@ -169,8 +171,8 @@ impl<'a> RuledShard<'a> {
         lists.into_iter().filter_map(|list| self.list_due_at(list)).min()
     }
 
-    /// The state of a limit that hosts share, which a set without keys has in `row`. By key, what the shard knows of the
-    /// store.
+    /// The state of a limit that hosts share, which a set without keys has in `row`. In a keyed set, what the shard
+    /// knows of the store.
     pub(crate) fn lease_state(&self, limit: &LimitRules, row: Row<'_>, now: Now) -> Option<LeaseState> {
         if !self.memory.is_keyed() {
             return limit.lease_state(row, now);

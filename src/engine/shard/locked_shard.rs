@@ -80,7 +80,8 @@ impl LockFor {
 }
 
 impl<Rules> Shard<'_, Rules> {
-    /// The instant at which to look at the shard: never before its latest change, unless that time is damage.
+    /// The instant at which to look at the shard: never before its latest change, unless the time of that change is
+    /// damaged.
     pub(crate) fn instant(&self, now: Now) -> Now {
         let last_seen = self.memory.control().last_seen.load(Ordering::Relaxed);
         if last_seen.saturating_sub(now.monotonic) >= MAX_AHEAD {

@@ -20,7 +20,7 @@ pub(in crate::engine) struct RemovalWatch {
 
 impl RemovalWatch {
     pub(in crate::engine) fn new(clock: &SegmentClock) -> Self {
-        // The first operation finds a look due.
+        // The first operation finds that it is time to look.
         let next_look = if clock.is_virtual() { NEVER } else { 1 };
         Self {
             next_look: AtomicU64::new(next_look),

@@ -141,7 +141,7 @@ impl SegmentEngine {
         self.lock_timeout
     }
 
-    /// When an instant of the segment clock has passed by every reading, on the boot-time clock. The end of time stays
+    /// When, on the boot-time clock, an instant of the segment clock has passed by every reading. The end of time stays
     /// the end of time.
     pub(in crate::engine) fn boot_instant(&self, instant: u64) -> u64 {
         if instant == u64::MAX {

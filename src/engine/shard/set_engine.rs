@@ -134,7 +134,7 @@ impl SetEngine {
         self.rules.find(|rules| rules.generation == generation)
     }
 
-    /// How a limit stood by the definition that the decision was made by, and how much it admitted at once.
+    /// How a limit stood under the definition by which the decision was made, and how much it admitted at once.
     pub(crate) fn standing(&self, decision: &Details, limit: usize, mark: Mark) -> Option<(Standing, u64)> {
         let definition = decision.definition;
         let by = |rules: &SetRules| definition.is_of(rules.generation);
@@ -218,8 +218,9 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// The shard with the rules of the definition that it is on, if this process knows that: for a while after a
-    /// change, or if the process that made the change has died, it is not the one in force. For callers that only read.
+    /// The shard with the rules of the definition that it is on, if this process knows that definition. For a while
+    /// after a change, or if the process that made the change has died, that is not the one in force. For callers that
+    /// only read.
     pub(crate) fn by_its_definition(self) -> RuledShard<'a> {
         let generation = self.memory.control().generation.load(Ordering::Relaxed);
         let latest = self.set.shown();
