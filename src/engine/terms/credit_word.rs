@@ -95,7 +95,7 @@ impl CreditWord {
         }
     }
 
-    /// Adds units to the batch with this tag, up to `room` in all, and takes the requests that are not yet counted.
+    /// Adds units to the batch with this tag, up to `room` altogether, and takes the requests that are not yet counted.
     /// Returns the units added, and those requests. The caller holds the lock.
     pub(in crate::engine) fn put_back(word: &AtomicU64, tag: u64, units: u64, room: u64) -> (u64, u64) {
         let mut seen = word.load(Ordering::Relaxed);

@@ -28,7 +28,7 @@ pub(crate) struct Costs {
     /// The request's label, of at most [`MAX_LABEL_BYTES`](crate::shm::layout::label::MAX_LABEL_BYTES).
     pub(crate) label: Option<Arc<str>>,
     pub(crate) amounts: [u64; MAX_LIMITS],
-    /// The capacities of its own to give the key. Out of line, because few requests name any.
+    /// The capacities to give the key as its own. Out of line, because few requests name any.
     pub(crate) own_capacities: Option<Arc<OwnCapacities>>,
 }
 
@@ -384,7 +384,7 @@ impl Decision {
         u32::from(self.resolution.shard())
     }
 
-    /// In a look, makes every limit that is asked wait for at least `wait` nanoseconds.
+    /// For a caller that only looks: makes every limit that is asked wait for at least `wait` nanoseconds.
     pub(in crate::engine) fn wait_at_least(&mut self, wait: u64) {
         let count = self.limits.0.count_ones() as usize;
         for decided in self.details.decided.iter_mut().take(count) {

@@ -1,4 +1,4 @@
-//! The words of a decision: what is asked for, how it was decided, and under which plan.
+//! The terms of a decision: what is asked for, how it was decided, and under which plan.
 
 pub(super) mod credit_word;
 pub(super) mod decided;

@@ -1,4 +1,4 @@
-//! What a set decides by: the compiled form of its declaration.
+//! The rules by which a set decides: the compiled form of its declaration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ pub(crate) struct LimitPlan {
     /// Whether each key has it for itself, or all keys have it together.
     pub(crate) scope: Scope,
     pub(crate) rule: Rule,
-    /// How long its window is, or at most, in nanoseconds; zero if it has none.
+    /// How long its window is, or can be at most, in nanoseconds; zero if it has none.
     pub(crate) window: u64,
     /// How another capacity for a key changes the rule; `None` if the capacity adapts, is no bound, or is that of all
     /// keys.
@@ -172,7 +172,7 @@ pub(crate) fn share_refund_words(limits: &mut [LimitPlan]) {
 #[derive(Clone, Debug)]
 pub(crate) struct TierPlan {
     pub(crate) name: String,
-    /// The share of its keys of what all keys have together.
+    /// The share that each of its keys has of what all keys have together.
     pub(crate) weight: u64,
     /// One for each limit of the set, in declaration order. Only the rules differ from the set's.
     pub(crate) limits: Vec<LimitPlan>,
