@@ -10,7 +10,7 @@ use common::processes::work_if_told_to;
 
 fn main() {
     work_if_told_to();
-    // `cargo test --benches` checks that it works, `cargo bench` how fast.
+    // `cargo test --benches` checks that this works; `cargo bench` measures how fast.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let (rounds, time) = if measure {
         (5, Duration::from_secs(2))

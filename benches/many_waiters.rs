@@ -1,6 +1,6 @@
-//! What many waiting futures cost: 20,000 tasks of one process wait in the queue for a limit of 1,000 per second. Shows
-//! how many are served per second once all of them wait, and how much of one processor the whole process uses
-//! meanwhile.
+//! What many waiting futures cost: 20,000 tasks of one process wait in the queue for a limit of 1,000 per second. The
+//! table shows how many are served per second once all of them wait, and what share of one processor the whole process
+//! uses meanwhile.
 
 #[allow(dead_code)]
 mod common;
@@ -19,21 +19,21 @@ use shmlimit::{Declaration, Keyed, Limit, LimitSet, Segment, SetDeclaration};
 /// How many are served per second.
 const RATE: u64 = 1_000;
 
-/// A late one does not lose its turn.
+/// Enough that a task that is late does not lose its turn.
 const BURST: u64 = 10;
 
 /// Tasks, each of which waits once.
 type Tasks = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-/// Measures with a new segment in the directory.
+/// Measures, with a new segment in the directory.
 type Case<'a> = &'a dyn Fn(&Path) -> Measured;
 
 /// What was measured.
 struct Measured {
     served_per_second: f64,
-    /// Of one processor.
+    /// The share of one processor that was used.
     share: f64,
-    /// How many were served before one that had come earlier, if each is served once.
+    /// How often a task was served just before one that had come earlier, if each is served once.
     overtakings: Option<usize>,
 }
 
@@ -54,15 +54,15 @@ fn calls(name: &str) -> SetDeclaration {
     SetDeclaration::new(name).add_limit(Limit::calls("calls", RATE, Duration::from_secs(1)).burst(BURST))
 }
 
-/// A task that waits in the queue, and notes that it was served.
+/// Waits in the queue, and records that it was served.
 async fn wait_once(set: LimitSet, number: u64, served: Arc<Mutex<Vec<u64>>>) {
     let outcome = set.request().acquire_async(None).await.expect("works");
     assert!(outcome.is_admitted(), "{outcome:?}");
     served.lock().expect("not poisoned").push(number);
 }
 
-/// How fast the tasks that note themselves in `served` are served. If `cancelled`, every second one of all tasks is
-/// cancelled first.
+/// How fast the tasks that record themselves in `served` are served. If `cancelled`, every second task is cancelled
+/// first.
 fn measure(tasks: Tasks, served: &Mutex<Vec<u64>>, cancelled: bool, span: Duration) -> Measured {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -71,7 +71,7 @@ fn measure(tasks: Tasks, served: &Mutex<Vec<u64>>, cancelled: bool, span: Durati
     runtime.block_on(async {
         let started = AtomicU64::new(0);
         let tasks: Vec<_> = tasks.into_iter().map(|task| tokio::spawn(task)).collect();
-        // Each has been polled once those that were spawned before this one have been.
+        // Each of them has been polled once the runtime has come back to this task.
         while started.fetch_add(1, Ordering::Relaxed) < 10 {
             tokio::task::yield_now().await;
         }
@@ -98,7 +98,7 @@ fn measure(tasks: Tasks, served: &Mutex<Vec<u64>>, cancelled: bool, span: Durati
     })
 }
 
-/// All wait for one limit.
+/// All tasks wait for one limit.
 fn one_line(directory: &Path, waiters: u64, cancelled: bool, span: Duration) -> Measured {
     let segment = segment(directory, "one", [calls("set").waiters(waiters as u32)]);
     let set = segment.set("set").expect("declared");
@@ -109,7 +109,7 @@ fn one_line(directory: &Path, waiters: u64, cancelled: bool, span: Duration) -> 
     measure(tasks, &served, cancelled, span)
 }
 
-/// A few are served while many wait for others, in the queue of another set.
+/// A few tasks are served while many others wait in the queue of another set.
 fn another_set(directory: &Path, waiters: u64, span: Duration) -> Measured {
     let held = SetDeclaration::new("held").add_limit(Limit::concurrency("places", 1));
     let segment = segment(directory, "sets", [held.waiters(waiters as u32), calls("set")]);
@@ -123,7 +123,7 @@ fn another_set(directory: &Path, waiters: u64, span: Duration) -> Measured {
     measure_beside(tasks, &set, span)
 }
 
-/// A few are served while each of many keys has a waiter of its own.
+/// A few tasks are served while each of many keys has its own waiter.
 fn other_keys(directory: &Path, waiters: u64, span: Duration) -> Measured {
     let keyed = SetDeclaration::new("keyed")
         .add_limit(Limit::calls("calls", 1, Duration::from_secs(24 * 3600)))
@@ -143,7 +143,7 @@ fn other_keys(directory: &Path, waiters: u64, span: Duration) -> Measured {
     measure_beside(tasks, &set, span)
 }
 
-/// A set serves ten over and over, next to tasks that wait for something else.
+/// A set serves ten tasks over and over, next to tasks that wait for something else.
 fn measure_beside(mut tasks: Tasks, set: &LimitSet, span: Duration) -> Measured {
     let served = Arc::default();
     for number in 0..10 {
@@ -166,7 +166,7 @@ async fn wait_over_and_over(set: LimitSet, number: u64, served: Arc<Mutex<Vec<u6
 }
 
 fn main() {
-    // `cargo test --benches` checks that it works, `cargo bench` how fast.
+    // `cargo test --benches` checks that this works; `cargo bench` measures how fast.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let (rounds, waiters, span) = if measure {
         (3, 20_000, Duration::from_secs(5))

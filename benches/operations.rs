@@ -1,4 +1,4 @@
-//! Every operation in one process, compared with the floor that it is built on.
+//! Every operation in one process, compared with the floor that they are built on.
 
 #[allow(dead_code)]
 mod common;

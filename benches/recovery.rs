@@ -1,8 +1,9 @@
-//! What it costs the next process to take the lock if its last owner died with it, by the size of what the lock guards. In
-//! a table of keys, the next process looks only at the rows of the interrupted operation, but it looks at all holds. For
-//! comparison: looking at everything, as `recover` does. Also how long a killed process counts as alive, by the memory
-//! that it had, and after what time another gets the lock that it died with. Criterion repeats one thing, but each
-//! death needs a new process, so this has a harness of its own, which takes medians of rounds.
+//! What taking a lock costs the next process if the last owner died with it, by the size of what the lock guards. In a
+//! table of keys, the next process checks only the rows of the interrupted operation, but it checks all holds. For
+//! comparison: a check of everything, as by `recover`. Also how long a killed process counts as alive, by the memory
+//! that it had, and how long it takes until another process gets the lock that it died with. Criterion repeats one
+//! operation in one process, but each death needs a new process, so this bench has its own harness, which takes medians
+//! of rounds.
 
 #[allow(dead_code)]
 mod common;
@@ -23,7 +24,7 @@ use shmlimit::{Declaration, Keyed, Limit, LimitSet, OpenOptions, Segment, SetDec
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn create(path: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    // A thread can die with a robust mutex; a slot lock belongs to a process.
+    // A thread can die with a robust mutex; a slot lock belongs to a whole process.
     let declaration = Declaration::new().lock(LockKind::RobustMutex).add_set(set);
     let segment = Segment::create(path, &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
@@ -36,7 +37,7 @@ fn micros(work: impl FnOnce()) -> f64 {
     begun.elapsed().as_secs_f64() * 1e6
 }
 
-/// In microseconds: a request, a request that meets a lock whose holder died, and looking at everything.
+/// In microseconds: a request, a request that meets a lock whose holder died, and a check of everything.
 #[derive(Default)]
 struct Times([Vec<f64>; 3]);
 
@@ -47,7 +48,7 @@ impl Times {
         self.0[0].push(micros(&mut request));
         let before = recoveries();
         raw.lock().take_in_a_thread_that_ends();
-        // Until a request is for a key of that shard.
+        // Repeats until a request is for a key of the shard whose lock it was.
         self.0[1].push(loop {
             let took = micros(&mut request);
             if recoveries() > before {
@@ -104,12 +105,14 @@ fn of_holds(directory: &Path, holds: u64, rounds: usize) -> Times {
     times
 }
 
-/// Tells a process that is to die with the lock of that segment what memory to have, and whether to write to it.
+/// These tell a process that is to die with a lock how much memory to have, whether to write to it, and in which
+/// segment the lock is.
 const MIBS: &str = "SHMLIMIT_BENCH_MIBS";
 const IS_WRITTEN: &str = "SHMLIMIT_BENCH_IS_WRITTEN";
 const PATH: &str = "SHMLIMIT_BENCH_PATH";
 
-/// If this process was started for that, touches each page of that much memory, takes the lock, and waits to be killed.
+/// If this process was started to die with the lock, touches each page of its memory, takes the lock, and waits to be
+/// killed.
 fn hold_the_lock_if_told_to() {
     let Ok(mibs) = std::env::var(MIBS) else { return };
     let mut memory = MmapOptions::new()
@@ -133,8 +136,8 @@ fn hold_the_lock_if_told_to() {
     }
 }
 
-/// Milliseconds from the kill of a process with this much memory until another has the lock that it had, and until it
-/// no longer counts as alive.
+/// Milliseconds from the kill of a process with this much memory until another process has its lock, and until the
+/// killed one no longer counts as alive.
 fn of_memory(directory: &Path, mibs: u64, is_written: bool) -> [f64; 2] {
     let path = directory.join(format!("{mibs}-mib-{is_written}"));
     let places = SetDeclaration::new("api").add_limit(Limit::concurrency("places", 1));
@@ -170,7 +173,7 @@ fn of_memory(directory: &Path, mibs: u64, is_written: bool) -> [f64; 2] {
 
 fn main() {
     hold_the_lock_if_told_to();
-    // `cargo test --benches` checks that it works, `cargo bench` how fast.
+    // `cargo test --benches` checks that this works; `cargo bench` measures how fast.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let (rounds, sizes) = if measure { (51, 4..=6) } else { (1, 3..=3) };
     let directory = common::directory();
@@ -183,7 +186,7 @@ fn main() {
         of_keys(directory.path(), 10_u64.pow(size), rounds).print(&format!("10^{size} keys"));
     }
     for size in sizes {
-        // There are at most 65,536 holds.
+        // A set has at most 65,536 holds.
         let size = size - 2;
         of_holds(directory.path(), 10_u64.pow(size), rounds).print(&format!("10^{size} holds"));
     }

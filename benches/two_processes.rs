@@ -1,5 +1,5 @@
-//! One, two and four processes on one set. Criterion measures one process, so this has a harness of its own: each round
-//! measures every case for a fixed time, and the value that a tenth of the rounds exceeded is printed.
+//! One, two and four processes on one set. Criterion measures one process, so this bench has its own harness: each
+//! round measures every case for a fixed time, and the throughput that a tenth of the rounds exceeded is printed.
 
 #[allow(dead_code)]
 mod common;
@@ -12,7 +12,7 @@ const PROCESSES: [usize; 3] = [1, 2, 4];
 
 fn main() {
     work_if_told_to();
-    // `cargo test --benches` checks that it works, `cargo bench` how fast.
+    // `cargo test --benches` checks that this works; `cargo bench` measures how fast.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let (rounds, time) = if measure {
         (21, Duration::from_millis(100))

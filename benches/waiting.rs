@@ -1,6 +1,6 @@
 //! What waiting in the queue costs: a hand-over between two processes, compared with a bare futex, and the time from
-//! the death of a holder to the admission of the next. Criterion measures one process, so this has a harness of its
-//! own: rounds of every case in turn, of which the median is shown.
+//! the death of a holder to the admission of the next. Criterion measures one process, so this bench has its own
+//! harness: it runs rounds of every case in turn, and shows the medians.
 #![allow(unsafe_code, reason = "a bare futex is what is measured beside")]
 
 #[allow(dead_code)]
@@ -17,16 +17,16 @@ use process::{Child, SharedWords, eventually};
 use shmlimit::{Declaration, Limit, LimitSet, Segment, SetDeclaration};
 use tempfile::TempDir;
 
-/// The process that is woken has been asleep for this long.
+/// How long the process that is woken has been asleep.
 const NAP: Duration = Duration::from_micros(300);
 
-/// For how long a waiter sleeps before it looks by itself, unless it is woken.
+/// How long a waiter sleeps before it checks by itself, unless it is woken.
 const SLICE: libc::timespec = libc::timespec {
     tv_sec: 0,
     tv_nsec: 2_000_000,
 };
 
-/// Sleeps until the word is `turn`, for at most `slice` at a time, if there is one.
+/// Sleeps until the word is `turn`; if there is a `slice`, at most that long at a time.
 fn wait_for(word: &AtomicU64, turn: u64, slice: Option<&libc::timespec>) {
     loop {
         let seen = word.load(Ordering::Acquire);
@@ -35,7 +35,7 @@ fn wait_for(word: &AtomicU64, turn: u64, slice: Option<&libc::timespec>) {
         }
         let address = std::ptr::from_ref(word);
         let slice = slice.map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: the kernel compares four bytes of a word that is mapped, and writes nothing.
+        // SAFETY: the kernel compares four bytes of a mapped word, and writes nothing.
         unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAIT, seen as u32, slice) };
     }
 }
@@ -51,12 +51,12 @@ fn now() -> u64 {
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// Nanoseconds of each step, over and over.
+/// The nanoseconds that each step took, one entry for each repetition.
 #[derive(Default)]
 struct WakeUps {
     /// From just before a sleeper of another process is woken until it is awake.
     all: Vec<f64>,
-    /// The part of that until the end of the call that wakes: the work of the process that wakes.
+    /// The part of that until the call that wakes returns: the work of the process that wakes.
     waking: Vec<f64>,
 }
 
@@ -69,14 +69,15 @@ impl WakeUps {
 
 /// Wakes a sleeper of another process over and over.
 ///
-/// The sleeper goes to sleep in `sleep` after it has said so in a word; `wake` is done when it has slept for a while.
+/// The sleeper goes to sleep in `sleep`, after it has announced so in a word; `wake` is called when it has slept for a
+/// while.
 fn wake_ups(
     times: u64,
     sleep: impl Fn(u64),
     mut prepare: impl FnMut(u64),
     mut wake: impl FnMut(u64),
 ) -> WakeUps {
-    // The turn that the sleeper is to take, the one in which it is about to sleep, and when it woke up.
+    // The turn that the sleeper is to take, the turn in which it is about to sleep, and when it woke up.
     let words = SharedWords::new(3);
     let other = Child::fork(|| {
         for turn in 1..=times {
@@ -139,8 +140,8 @@ fn line_wake_ups(directory: &Path, times: u64) -> WakeUps {
     )
 }
 
-/// Nanoseconds of a release for which no request waits, each after as long a nap as a sleeper has: the part of a waking
-/// release that is not for the sleeper.
+/// Nanoseconds of releases for which no request waits, each after as long a nap as a sleeper has: the part of a waking
+/// release that is not due to the sleeper.
 fn releases_after_a_nap(set: &LimitSet, times: u64) -> Vec<f64> {
     let request = set.request();
     let once = |_| {
@@ -202,7 +203,7 @@ fn death_hand_over(directory: &Path, as_future: bool) -> f64 {
         .saturating_sub(words[0].load(Ordering::Relaxed)) as f64
 }
 
-/// Nanoseconds of a pair of take and drop while no request waits, in each of the two ways.
+/// Nanoseconds of taking and dropping a permit while no request waits, by `try_acquire` and by `acquire`.
 fn without_a_line(set: &LimitSet, times: u64) -> (f64, f64) {
     let request = set.request();
     let started = Instant::now();
@@ -227,7 +228,7 @@ fn quantile(values: &mut [f64], share: f64) -> f64 {
 }
 
 fn main() {
-    // `cargo test --benches` checks that it works, `cargo bench` how fast.
+    // `cargo test --benches` checks that this works; `cargo bench` measures how fast.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let (rounds, times) = if measure { (31, 100) } else { (1, 10) };
     let directory = common::directory();
@@ -252,7 +253,7 @@ fn main() {
         [&mut futex.waking, &mut sliced.waking, &mut line.waking],
     ]
     .map(|step| step.map(|taken| quantile(taken, 0.5)));
-    // If no process sleeps in it, what is measured when no other process wants the machine.
+    // No process sleeps in these, so what counts is the figure for when no other process wants the machine.
     let (trying, waiting) = (quantile(&mut trying, 0.1), quantile(&mut waiting, 0.1));
     println!("{rounds} rounds; medians, but for what no one sleeps in: tenth percentiles");
     for (what, [futex, sliced, line]) in [

@@ -1,6 +1,7 @@
-//! Many workers on one limit: how much they get done together, how evenly, and how long one of them is kept waiting. For
-//! comparison, each number of processes also runs without sharing anything, because the scheduler's pauses are not the
-//! lock's doing, and on a bare robust lock, because the unevenness of that is not the limit's doing.
+//! Many workers on one limit: how much they get done together, how evenly, and how long one of them is kept waiting.
+//! For comparison, each number of processes also runs without sharing anything, to show the scheduler's pauses, which
+//! are not the lock's doing, and on a bare robust lock, to show how unevenly that serves, which is not the limit's
+//! doing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -56,9 +57,9 @@ impl Together {
 /// How many work at once, and on what.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowd {
-    /// Processes, or threads of one process.
+    /// The number of processes, or of threads of one process.
     pub count: usize,
-    /// Which of the two.
+    /// Whether they are threads.
     pub is_of_threads: bool,
     /// On one limit.
     pub on_one_limit: Together,
@@ -69,7 +70,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// How many times as long the longest stall is as the longest gap without a lock.
+    /// The longest stall, as a multiple of the longest gap without a lock.
     pub fn stall_ratio(&self) -> f64 {
         self.on_one_limit.longest_gap.as_secs_f64() / self.without_a_lock.longest_gap.as_secs_f64()
     }

@@ -1,6 +1,6 @@
-//! What every operation on shared limits needs at least: a lock that survives its holder, and the time.
+//! The least that an operation on shared limits needs: a lock that survives its holder, and the time.
 //!
-//! Written with nothing but calls of the C library, so that the difference is the cost of everything else.
+//! It makes nothing but calls to the C library, so that the difference from it is the cost of everything else.
 #![allow(
     unsafe_code,
     reason = "the C library's own lock and clock are what is measured"
@@ -72,7 +72,7 @@ impl Floor {
         Self { plain, mapping }
     }
 
-    /// Takes and releases the robust lock, without waiting. Only if no other process uses it.
+    /// Takes and releases the robust lock without waiting. No other process may be using it.
     #[inline]
     pub fn try_lock_and_unlock(&self) {
         // SAFETY: `create` made a mutex there; the process that locks here unlocks before it returns.

@@ -7,7 +7,7 @@ pub mod processes;
 
 use std::path::Path;
 
-/// Where the files lie: in memory, as anyone who cares for speed will have them.
+/// Where the files lie: in memory, as anyone who cares about speed will have them.
 pub fn directory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() {
@@ -18,7 +18,7 @@ pub fn directory() -> tempfile::TempDir {
     .expect("a directory")
 }
 
-/// The tenth percentile: of times, roughly what is measured when no other process wants the machine.
+/// The tenth percentile. For times, that is roughly what is measured when no other process wants the machine.
 pub fn tenth_percentile(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

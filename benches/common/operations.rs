@@ -11,7 +11,8 @@ use shmlimit::{Algorithm, Declaration, Keyed, Limit, LimitSet, Outcome, Request,
 
 use super::floor::Floor;
 
-/// More than any machine takes in a second, and no divisor of a second: nothing is refused, and no fraction is trivial.
+/// More than any machine takes in a second, so that nothing is refused, and not a divisor of a second's nanoseconds, so
+/// that no fraction is trivial.
 pub const PLENTY: u64 = 1_000_000_007;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -72,7 +73,7 @@ pub const ONE_LIMIT: &str = "1 limit (GCRA calls): try_acquire, drop";
 /// The name of the operation that is compared with three checks.
 pub const THREE_LIMITS: &str = "3 limits (GCRA calls): try_acquire, drop";
 
-/// The name of the operation that reads the system's clock.
+/// The name of the operation with one limit that reads the system's clock.
 pub const ONE_LIMIT_BY_THE_SYSTEM: &str = "1 limit, the system's clock: try_acquire, drop";
 /// The name of the operation that takes a hold.
 pub const CONCURRENCY: &str = "1 concurrency limit: try_acquire, drop";
@@ -172,7 +173,7 @@ pub fn by_the_systems_clock(directory: &Path) -> Operation {
     acquire(place, ONE_LIMIT_BY_THE_SYSTEM, [calls(Algorithm::Gcra)])
 }
 
-/// A set in a segment of its own, which stays attached until the process ends.
+/// A set in its own segment, which stays attached until the process ends.
 pub fn set(place: Place<'_>, name: &str, limits: impl IntoIterator<Item = Limit>) -> &'static LimitSet {
     let declaration = Declaration::new().clock(place.clock).add_set(
         limits
@@ -183,7 +184,7 @@ pub fn set(place: Place<'_>, name: &str, limits: impl IntoIterator<Item = Limit>
     Box::leak(Box::new(segment.set("bench").expect("declared")))
 }
 
-/// A calls limit that never refuses, with a name of its own.
+/// A calls limit that never refuses, with a name that no other has.
 pub fn calls(algorithm: Algorithm) -> Limit {
     use std::sync::atomic::AtomicUsize;
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
@@ -253,7 +254,7 @@ fn acquire_for_key(place: Place<'_>, name: &'static str, scope: Scope) -> Operat
     })
 }
 
-/// A key's limit that hosts share, with so much leased that nothing is asked for.
+/// A key's limit that hosts share, with so large a lease that the store is not asked for more.
 fn check_shared_key(place: Place<'_>) -> Operation {
     let limit = Limit::calls("a", 1 << 40, HOUR).fleet(FleetLease::new("bench").lease(HOUR));
     let declaration = Declaration::new()

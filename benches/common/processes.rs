@@ -1,4 +1,4 @@
-//! Several processes working on one file for a fixed time: the same program, run again in a role.
+//! Several processes that work on one file for a fixed time: this same program, started again in a role.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,20 +22,20 @@ const BATCH: u64 = 32;
 /// What each of the processes does over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Only counts, and shares nothing: shows how long the processors themselves keep it waiting.
+    /// Only counts, and shares nothing, which shows how long a process waits for a processor.
     Alone,
     /// Takes the robust lock, reads the clock, and releases the lock.
     Floor,
     /// Acquires from one limit, and drops the permit.
     OneLimit,
-    /// The same in a set of its own for each process: what sharing costs.
+    /// The same, but each process has its own set, which shows what sharing costs.
     OneLimitUnshared,
     /// Acquires from a calls and a concurrency limit, and drops the permit.
     CallsAndConcurrency,
 }
 
 impl Work {
-    /// Those whose operations per second are of interest.
+    /// The kinds of work whose operations per second are of interest.
     pub const ALL: [Self; 4] = [
         Self::Floor,
         Self::OneLimit,
@@ -43,7 +43,7 @@ impl Work {
         Self::OneLimitUnshared,
     ];
 
-    /// What it is called.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Alone => "no lock",
@@ -64,7 +64,7 @@ impl Work {
     }
 }
 
-/// Works and exits, if this process was started for that.
+/// If this process was started as a worker, works and exits.
 pub fn work_if_told_to() {
     let Ok(role) = env::var(ROLE) else { return };
     let work = [Work::Alone]
@@ -107,7 +107,7 @@ fn count_up() {
     }
 }
 
-/// Says that this process is ready, and waits for the signal to begin.
+/// Reports that this process is ready, and waits for the signal to begin.
 fn wait_for_the_word() {
     println!("ready");
     let mut word = [0];
@@ -117,7 +117,7 @@ fn wait_for_the_word() {
 /// What one of several workers achieved.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// Operations.
+    /// The number of operations.
     pub done: u64,
     /// How long it worked.
     pub taken: Duration,
@@ -132,9 +132,9 @@ impl Share {
     }
 }
 
-/// Counts how often `once` fits into the time, starting when `begin` returns.
+/// Counts how often `once` runs within `time`, starting when `begin` returns.
 fn repeat(time: Duration, begin: impl FnOnce(), mut once: impl FnMut()) -> Share {
-    // The first calls are not measured: they find cold caches.
+    // The first calls are not measured, because they find cold caches.
     for _ in 0..BATCH {
         once();
     }
@@ -160,7 +160,7 @@ fn repeat(time: Duration, begin: impl FnOnce(), mut once: impl FnMut()) -> Share
     }
 }
 
-/// Lets `count` processes work at once for that time. Returns the sum of their operations per second.
+/// Lets `count` processes work at once for `time`. Returns the sum of their operations per second.
 pub fn throughput(directory: &Path, work: Work, count: usize, time: Duration) -> f64 {
     let shares = side_by_side(directory, work, count, time);
     shares.into_iter().map(Share::rate).sum()
@@ -188,7 +188,7 @@ pub fn side_by_side(directory: &Path, work: Work, count: usize, time: Duration) 
     children.into_iter().map(Worker::finish).collect()
 }
 
-/// Lets `count` threads of this process work at once for that time, on one limit.
+/// Lets `count` threads of this process work at once on one limit for `time`.
 pub fn threads_side_by_side(directory: &Path, count: usize, time: Duration) -> Vec<Share> {
     let directory = tempfile::tempdir_in(directory).expect("a directory");
     let set = set(Place::new(directory.path()), "threads", Work::OneLimit.limits());

@@ -1,4 +1,4 @@
-//! A simulated contest for one rate: requests come, wait, and are served, on a virtual clock.
+//! A simulated contest for one rate: requests arrive, wait and are served on a virtual clock.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -36,16 +36,16 @@ pub enum Discipline {
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
     pub key: u64,
-    /// What it reserves, and what it turns out to have used after `hold`.
+    /// What it reserves; after `hold`, it turns out to have used `used`.
     pub reserved: u64,
     pub used: u64,
     pub hold: Duration,
-    /// How long it waits at most.
+    /// The longest time that it waits.
     pub patience: Duration,
 }
 
 impl Ask {
-    /// It uses what it reserves, at once.
+    /// A request that at once uses exactly what it reserves.
     pub fn of(key: u64, cost: u64) -> Self {
         Self {
             key,
@@ -91,7 +91,7 @@ pub struct Contest {
     clock: VirtualClock,
     limiter: Limiter,
     tier_of: fn(u64) -> &'static str,
-    /// By when, and in which order they were added.
+    /// By arrival time, then by the order in which they were added.
     arrivals: BTreeMap<(Duration, u64), Ask>,
     held: BTreeMap<(Duration, u64), (Ask, Grant)>,
     waiting: Vec<Waiting>,
@@ -144,7 +144,7 @@ impl Contest {
         self.clock.now() - Duration::from_secs(1)
     }
 
-    /// Lets a request come at `at`.
+    /// Lets a request arrive at `at`.
     pub fn add(&mut self, at: Duration, ask: Ask) {
         let number = self.next_number();
         self.arrivals.insert((at.max(self.now()), number), ask);
@@ -155,7 +155,7 @@ impl Contest {
         self.numbers
     }
 
-    /// The keys that wait now, each once.
+    /// How many different keys wait now.
     pub fn waiting_keys(&self) -> usize {
         let mut keys: Vec<u64> = self.waiting.iter().map(|waiting| waiting.ask.key).collect();
         keys.sort_unstable();
@@ -163,7 +163,7 @@ impl Contest {
         keys.len()
     }
 
-    /// Goes on until `end`; `served` is told of each request that is.
+    /// Runs until `end`, and calls `served` with each request that is served.
     pub fn run(&mut self, end: Duration, mut served: impl FnMut(&mut Self, Served)) {
         loop {
             self.begin_and_end();
@@ -183,7 +183,7 @@ impl Contest {
         }
     }
 
-    /// Lets come and go whoever is due.
+    /// Ends the holds and starts the requests that are due.
     fn begin_and_end(&mut self) {
         let now = self.now();
         while let Some(entry) = self.held.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -228,7 +228,7 @@ impl Contest {
         }
     }
 
-    /// A request that is served now. Those whose patience is over leave.
+    /// A request that is served now. Requests whose patience has run out leave.
     fn next_served(&mut self) -> Option<Served> {
         let now = self.now();
         let mut context = Context::from_waker(Waker::noop());

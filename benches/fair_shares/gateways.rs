@@ -1,4 +1,4 @@
-//! Processes that serve the same tenants and are killed again and again: what each tenant gets all the same.
+//! What each tenant gets while the processes that serve all of them are killed again and again.
 
 use std::env;
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 type Counts = Arc<Vec<AtomicU64>>;
 
-/// Serves all tenants, if this process was started for that, and writes a byte for each request: its tenant.
+/// If this process was started as a gateway, serves all tenants, and writes a byte for each request: its tenant.
 pub fn serve_if_told_to() {
     let Some(path) = env::var_os(PATH) else { return };
     let segment = Segment::open(Path::new(&path)).expect("a segment");
@@ -57,17 +57,17 @@ fn say(tenant: u8) {
     output.flush().expect("read");
 }
 
-/// What came of it.
+/// What was measured.
 pub struct Result {
     pub kills: usize,
     pub served: u64,
     pub places_lost: u64,
-    /// Of the mean of all tenants.
+    /// The smallest number of requests that a tenant got, relative to the mean of all tenants.
     pub least: f64,
     pub most: f64,
 }
 
-/// Lets the processes serve for a time, while one after another is killed and replaced.
+/// Lets the processes serve for `time`, while one after another is killed and replaced.
 pub fn measure(directory: &Path, time: Duration) -> Result {
     let path = directory.join("gateways");
     let limit = Limit::concurrency("places", PLACES).scope(Scope::AllKeys);

@@ -13,7 +13,7 @@ use shmlimit::declare::Scope;
 use shmlimit::request::AcquireFuture;
 use shmlimit::{Declaration, Keyed, Limit, LimitSet, Permit, Segment, SetDeclaration};
 
-/// Requests that wait, by number. Each has a key of its own, if there are keys.
+/// Requests that wait, by number. In a keyed set, each has its own key.
 struct Queue {
     set: LimitSet,
     is_keyed: bool,
@@ -22,7 +22,7 @@ struct Queue {
     sender: Sender<u64>,
 }
 
-/// Says who is woken. Polling everybody instead would evict from the caches what is measured.
+/// Reports which request is woken. Polling all of them instead would evict from the caches what is measured.
 struct SaysWho {
     number: u64,
     sender: Sender<u64>,
@@ -30,12 +30,12 @@ struct SaysWho {
 
 impl Wake for SaysWho {
     fn wake(self: Arc<Self>) {
-        // At the end nobody listens any more.
+        // At the end, there is no receiver any more.
         let _ = self.sender.send(self.number);
     }
 }
 
-/// The median time of a release that grants the place to the next of so many waiters, and wakes it.
+/// The median time of a release that grants the place to the next of `waiters` waiters, and wakes it.
 pub fn median_release(directory: &Path, waiters: u64, is_keyed: bool, rounds: usize) -> Duration {
     let limit = Limit::concurrency("places", 1);
     let set = SetDeclaration::new("set").waiters(2 * waiters as u32);
@@ -97,7 +97,7 @@ impl Queue {
         Some(outcome.expect("works").into_result().expect("admitted"))
     }
 
-    /// The one that the place was granted to.
+    /// The request that the place was granted to, and its permit.
     fn granted(&mut self) -> (u64, Permit<'static>) {
         loop {
             let number = self.woken.recv().expect("somebody is woken");

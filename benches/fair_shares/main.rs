@@ -1,9 +1,9 @@
-//! What each key gets of what all share: in a set whose keys share a rate, beside a set without keys and a semaphore of one
-//! process (tokio's), both of which serve whoever came first.
+//! What share of a common rate each key gets: in a set whose keys share the rate and, for comparison, in a set without
+//! keys and from a semaphore of one process (tokio's), both of which serve in order of arrival.
 //!
-//! There are three parts; if the command names some, only those run. `simulated` is on a virtual clock, and the same on any
-//! machine. `grants` is the time of a grant among many waiters. In `processes`, processes that serve tenants are killed, for
-//! 60 seconds or for as many as `--seconds` says.
+//! There are three parts; if the command line names some of them, only those run. `simulated` runs on a virtual clock,
+//! with the same results on any machine. `grants` measures the time of a grant among many waiters. `processes` kills
+//! processes that serve tenants, for 60 seconds or as many as `--seconds` says.
 
 #[allow(dead_code)]
 #[path = "../common/mod.rs"]
@@ -27,7 +27,7 @@ const DISCIPLINES: [Discipline; 3] = [
 
 fn main() {
     gateways::serve_if_told_to();
-    // `cargo test --benches` asks whether it works, `cargo bench` how well.
+    // `cargo test --benches` checks that this works; `cargo bench` measures how well.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let directory = common::directory();
     if is_wanted("simulated") {
@@ -43,7 +43,7 @@ fn main() {
     }
 }
 
-/// Whether the arguments name a part, or no part at all.
+/// Whether the arguments name this part, or no part at all.
 fn is_wanted(part: &str) -> bool {
     let is_part = |argument: &String| ["simulated", "grants", "processes"].contains(&argument.as_str());
     let mut named = std::env::args().filter(is_part).peekable();

@@ -1,4 +1,4 @@
-//! What is measured of each discipline.
+//! What is measured for each discipline.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::contest::{Ask, Contest, Discipline, LARGEST, RATE, Served};
 
-/// How many requests each key that always waits has in its queue.
+/// How many queued requests each key that always waits has.
 const BACKLOG: usize = 3;
 
 /// A scenario, and what it aims at.
 pub struct Scenario {
     pub name: &'static str,
     pub aim: &'static str,
-    /// `None` where the discipline knows no such thing.
+    /// Returns `None` where the discipline has no such thing.
     pub measure: fn(&Path, Discipline, u64) -> Option<String>,
 }
 
@@ -50,7 +50,7 @@ pub const SCENARIOS: [Scenario; 6] = [
     },
 ];
 
-/// Mostly small requests, and some large ones: a Pareto distribution, cut off.
+/// Mostly small costs and some large ones: a Pareto distribution, cut off.
 fn heavy_tailed(random: &mut fastrand::Rng) -> u64 {
     ((5.0 / random.f64().max(1e-9).powf(0.8)) as u64).clamp(1, LARGEST)
 }
@@ -59,7 +59,7 @@ fn light(_: u64) -> &'static str {
     "light"
 }
 
-/// Runs a contest in which the keys of a range always wait, with costs by `cost`.
+/// Runs a contest in which the keys of a range always wait, with requests from `cost`.
 fn always_waiting(
     contest: &mut Contest,
     keys: std::ops::Range<u64>,
@@ -79,7 +79,7 @@ fn always_waiting(
     });
 }
 
-/// What a key was served in all.
+/// The total that a key was served.
 fn total(served: &[Served], key: u64) -> u64 {
     served
         .iter()
@@ -92,7 +92,7 @@ fn two_keys(directory: &Path, discipline: Discipline, length: u64) -> Option<Str
     let mut random = fastrand::Rng::with_seed(1);
     let mut contest = Contest::new(directory, discipline, light);
     always_waiting(&mut contest, 0..2, Duration::from_secs(length), |key| {
-        // One has requests of all sizes, the other of one.
+        // One key has requests of all sizes, the other of only one size.
         Ask::of(key, if key == 0 { heavy_tailed(&mut random) } else { 10 })
     });
     let (mut lead, mut least, mut most) = (0_i64, 0, 0);
@@ -149,7 +149,7 @@ fn weights(directory: &Path, discipline: Discipline, _: u64) -> Option<String> {
     }
     let tier_of = |key| if key == 1 { "heavy" } else { "light" };
     let mut contest = Contest::new(directory, discipline, tier_of);
-    // A hundred of the largest requests of the light one, and a thousand of the other.
+    // Long enough for a hundred of the largest requests of the light key, and a thousand of the other.
     let end = Duration::from_secs(1_100 * LARGEST / RATE);
     always_waiting(&mut contest, 0..2, end, |key| Ask::of(key, LARGEST));
     let served: Vec<Served> = after_the_burst(&contest).copied().collect();

@@ -1,10 +1,10 @@
-//! How many instructions an operation takes, which does not vary from run to run as times do.
+//! How many instructions an operation takes: a number that does not vary from run to run as times do.
 //!
-//! Callgrind counts them in one run of this program under valgrind, for the code of the program itself: what the C
+//! Callgrind counts them in one run of this program under valgrind. Only the program's own code counts: what the C
 //! library and the kernel's clock page add differs from machine to machine, and is printed separately. Earlier counts
 //! are kept in `benches/instructions`, for each version of the compiler; more than a tenth above that is a failure.
 //!
-//! `cargo bench --package instructions` compares, and with `-- --keep` keeps what it counts.
+//! `cargo bench --package instructions` compares with the counts that were kept; `-- --keep` keeps the new ones.
 
 #[allow(dead_code)]
 #[path = "../common/mod.rs"]
@@ -20,9 +20,10 @@ use std::process::{Command, ExitCode};
 use common::operations::{Operation, Place};
 use shmlimit::declare::ClockSource;
 
-/// How many of each operation are counted: enough for the extra work of the first one to be lost in the division.
+/// How often each operation runs while it is counted: often enough for the extra work of the first run to vanish in the
+/// division.
 const TIMES: u64 = 1_000;
-/// How much more an operation may take than it did, as a divisor.
+/// An operation may take more than before by this fraction: one divided by the number.
 const TOLERATED_GROWTH: u64 = 10;
 /// Tells the run under valgrind that it is that run.
 const COUNTED: &str = "--counted";
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     let directory = common::directory();
     let mut operations = common::operations::operations(Place {
         directory: directory.path(),
-        // How often the counter is compared with it depends on how fast valgrind runs.
+        // How often the counter clock is set by it depends on how fast valgrind runs.
         clock: ClockSource::System,
     });
     if has(COUNTED) {
@@ -63,12 +64,12 @@ fn main() -> ExitCode {
 #[derive(Clone, Copy)]
 struct Count {
     own: u64,
-    /// Those of the C library, the kernel's clock page and whatever else is loaded.
+    /// The instructions of the C library, the kernel's clock page and whatever else is loaded.
     elsewhere: u64,
 }
 
 fn run_counted(operation: &mut Operation) {
-    // What only the first ones do is done beforehand: the pages of the segment, the symbols of the C library.
+    // Do beforehand what only the first runs do: touch the pages of the segment, resolve the symbols of the C library.
     (operation.run)(10);
     counted(operation);
 }
@@ -76,11 +77,11 @@ fn run_counted(operation: &mut Operation) {
 #[inline(never)]
 fn counted(operation: &mut Operation) {
     (operation.run)(black_box(TIMES));
-    // The last call is not a jump, so that callgrind sees this function return.
+    // Keeps the call above from becoming a jump, so that callgrind sees this function return.
     black_box(());
 }
 
-/// Counts all operations in one run, for each of which callgrind writes a file of its own.
+/// Counts all operations in one run; callgrind writes a separate file for each.
 fn count(directory: &Path, operations: &[Operation]) -> Vec<(&'static str, Count)> {
     let program = std::env::current_exe().expect("a program");
     let output = directory.join("callgrind.out");
@@ -106,8 +107,8 @@ fn count(directory: &Path, operations: &[Operation]) -> Vec<(&'static str, Count
         .collect()
 }
 
-/// Adds up one dump of callgrind: lines of a position and a count, each for the object that was named last. The line
-/// after a `calls=` repeats what the callee took, and is skipped.
+/// Adds up one dump of callgrind. Its lines have a position and a count, and belong to the object that was named last.
+/// The line after a `calls=` repeats what the callee took, and is skipped.
 fn per_operation(dump: &str, program: &Path) -> Count {
     let program = program.to_str().expect("a name in UTF-8");
     let mut names = BTreeMap::new();

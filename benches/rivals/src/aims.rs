@@ -1,4 +1,4 @@
-//! What was aimed at, next to what was measured: met, or missed and by how much.
+//! The aims next to what was measured: whether each was met or, if not, by how much it was missed.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ pub struct Aim {
     what: &'static str,
     bound: Bound,
     unit: &'static str,
-    /// Or why it was not measured.
+    /// The figure, or why it was not measured.
     measured: Result<f64, &'static str>,
 }
 
@@ -123,7 +123,7 @@ fn count_of(kept: &str, operation: &str) -> Option<f64> {
         .and_then(|(count, _)| count.parse().ok())
 }
 
-/// Calls from Python, measured by `python/benches/calls.py` with that interpreter.
+/// Calls from Python, measured by running `python/benches/calls.py` with the interpreter.
 pub fn of_python(interpreter: Option<&Path>) -> Vec<Aim> {
     let table = interpreter.and_then(measured_by);
     let cell = |statement: &str, column: usize| {

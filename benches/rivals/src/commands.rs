@@ -1,8 +1,9 @@
-//! Commands that run under a permit, compared with the same command alone and with other programs that queue commands.
+//! A command that runs under a permit, compared with the same command alone and under other programs that queue
+//! commands.
 //!
 //! The programs take turns, one command at a time, so that all of them are measured under the same conditions. If a
-//! command does little work, the time is dominated by what the system does for any program that starts, and a program
-//! that starts another one cannot be faster than starting two: `env` shows what that costs.
+//! command does little work, most of the time is what the system spends on any program that starts, and a program that
+//! starts another cannot be faster than two starts: `env` shows what those cost.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +13,7 @@ use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
 const COMMAND: &str = "/bin/true";
 
-/// A way to run the command, and how long it took each time.
+/// A way to run the command, and how long each run took.
 struct Runner {
     name: &'static str,
     command: Command,

@@ -1,4 +1,4 @@
-//! governor, which limits one process: the same rule (GCRA) on one atomic word, without a lock.
+//! governor, which limits one process, applies the same rule (GCRA) to one atomic word, without a lock.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;

@@ -1,9 +1,10 @@
-//! Limits by key: what a check takes among one key, a hundred thousand and a million, and how much memory a key takes.
+//! Limits by key: how long a check takes among one key, a hundred thousand and a million, and how much memory a key
+//! takes.
 //!
-//! What is compared implements [`Keyed`] and is listed in [`CONTENDERS`]; the ratio is to the first of them. Keys are
-//! short strings, asked for in an order drawn beforehand, so a check reads the key from memory that is prefetched, and
-//! what is known about the key from wherever that lies. All contenders with the same number of keys are measured in
-//! turn. Memory is measured in a separate process for each: by how much it has grown after every key was checked once.
+//! What is compared implements [`Keyed`] and is listed in [`CONTENDERS`]; ratios are to the first of them. Keys are
+//! short strings, checked in an order drawn beforehand, so a check reads the key from memory that is prefetched, and
+//! the key's state from wherever that lies. All contenders with the same number of keys are measured in turn. Memory is
+//! measured in a separate process for each, as its growth after every key was checked once.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -28,15 +29,15 @@ const CONTENDERS: [Contender; 3] = [
     Contender::of::<Ours>(),
 ];
 const NUMBERS_OF_KEYS: [usize; 3] = [1, 100_000, 1_000_000];
-/// The order in which keys are asked for has this many entries, and then begins again.
+/// The order in which keys are checked has this many entries, and then begins again.
 const REQUESTS: usize = 1 << 20;
-/// How many keys are asked for at once, if that is done.
+/// How many keys `check_many` checks at once.
 const KEYS_AT_ONCE: usize = 64;
-/// Long enough for what others left in the caches not to matter.
+/// Long enough that what other operations left in the caches does not matter.
 const TURN: Duration = Duration::from_millis(20);
 const MEMORY_OF: &str = "--keyed-memory-of";
 
-/// How long a key takes compared with governor's check by its counter, using medians.
+/// How long a key takes compared with governor's check by its counter, as ratios of medians.
 #[derive(Clone, Copy, Debug)]
 pub struct Ratios {
     pub check: f64,
@@ -57,22 +58,22 @@ impl Key {
 trait Keyed: Sized + 'static {
     const GROUP: &'static str;
     const CHECK: &'static str;
-    /// The name of [`check_many`](Self::check_many), if that is more than checks one after another.
+    /// The name of [`check_many`](Self::check_many), if it does more than check one key after another.
     const CHECK_MANY: Option<&'static str> = None;
 
-    /// With room for that many keys. If there is a file, it is in `directory`.
+    /// Makes room for `keys` keys. If there is a file, it is in `directory`.
     fn create(directory: &Path, keys: usize) -> Self;
 
     /// Takes a call from one key's limit.
     fn check(&self, key: &Key);
 
-    /// Takes a call from the limit of each.
+    /// Takes a call from the limit of each key.
     fn check_many(&self, keys: &[Key]) {
         keys.iter().for_each(|key| self.check(key));
     }
 }
 
-/// governor's limiter by key, with its default store.
+/// governor's keyed limiter, with its default store.
 struct Governor<C: Clock>(RateLimiter<Key, DashMapStateStore<Key>, C, NoOpMiddleware<C::Instant>>);
 
 impl Keyed for Governor<QuantaClock> {
@@ -172,14 +173,14 @@ impl Contender {
     }
 }
 
-/// Every key is known before the first one is measured.
+/// Checks every key once, so that all are known before the first one is measured.
 fn filled<K: Keyed>(directory: &Path, keys: usize) -> K {
     let keyed = K::create(directory, keys);
     (0..keys).for_each(|number| keyed.check(&Key::numbered(number)));
     keyed
 }
 
-/// One operation is the check of one key, alone or together with others.
+/// Each operation counts as the check of one key, whether alone or together with others.
 fn operations<K: Keyed>(directory: &Path, keys: usize, requests: &Rc<[Key]>) -> Vec<Operation> {
     let keyed = Rc::new(filled::<K>(directory, keys));
     let (checked, mut order) = (Rc::clone(&keyed), Order::new(requests));
@@ -200,7 +201,7 @@ fn operations<K: Keyed>(directory: &Path, keys: usize, requests: &Rc<[Key]>) -> 
     operations
 }
 
-/// How many bytes the process grows by.
+/// By how many bytes the process grows.
 fn memory<K: Keyed>(directory: &Path, keys: usize) -> u64 {
     let before = resident_bytes();
     let keyed = filled::<K>(directory, keys);
@@ -230,7 +231,7 @@ impl Order {
         }
     }
 
-    /// This many requests; `many` divides their number.
+    /// The next `many` requests; `many` must divide [`REQUESTS`].
     #[inline]
     fn next(&mut self, many: usize) -> &[Key] {
         let begin = self.at;
@@ -247,7 +248,7 @@ fn requests(keys: usize) -> Rc<[Key]> {
         .collect()
 }
 
-/// Measures and prints a table of all contenders, and what others report about themselves.
+/// Measures and prints a table of all contenders, and what other programs report about themselves.
 pub fn compare(rounds: usize) -> Vec<Ratios> {
     println!(
         "Short string keys in random order, all of them known before: {rounds} interleaved rounds, times of one key. Ratios"
@@ -295,7 +296,7 @@ fn compare_among(keys: usize, rounds: usize) -> Ratios {
     }
 }
 
-/// Bytes per key, as text; nothing if there are so few keys that only the process itself would be seen.
+/// Bytes per key, as text; empty if there are so few keys that only the process itself would show.
 fn memory_in_a_process(contender: usize, keys: usize) -> String {
     if keys < 1000 {
         return String::new();
@@ -309,7 +310,7 @@ fn memory_in_a_process(contender: usize, keys: usize) -> String {
     format!("{:.0}", bytes.expect("a number of bytes") / keys as f64)
 }
 
-/// The work of a process that [`compare`] started to see it grow. Returns whether this is one.
+/// Does the work of a process that [`compare`] started to measure its growth. Returns whether this is such a process.
 pub fn fill_if_told_to() -> bool {
     let mut arguments = std::env::args()
         .skip_while(|argument| argument != MEMORY_OF)

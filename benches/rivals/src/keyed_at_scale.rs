@@ -1,4 +1,4 @@
-//! Limits by key with many keys: what a check takes among a million and among ten million keys, and what several
+//! Limits by key with many keys: how long a check takes among a million and among ten million keys, and what several
 //! processes achieve together on one table.
 
 use std::fs;
@@ -21,8 +21,8 @@ const SHARED_KEYS: u64 = 100_000;
 const PROCESSES: [usize; 3] = [1, 2, 8];
 const ROLE: &str = "--keyed-worker";
 
-/// Measures and prints both. Returns how many times as long a check takes among ten million keys. The tables lie in the
-/// directory that was named or, by default, in that of all benches.
+/// Measures and prints both. Returns the time of a check among ten million keys as a multiple of that among a million.
+/// The tables lie in the named directory or, by default, in that of all benches.
 pub fn compare(rounds: usize, directory: Option<PathBuf>) -> f64 {
     let directory = match directory {
         Some(named) => tempfile::tempdir_in(named).expect("a directory"),
@@ -54,7 +54,7 @@ fn large_tables(rounds: usize, directory: &Path) -> f64 {
     measurements.median(TEN_MILLION) / base
 }
 
-/// Bytes of this process's shared mappings that are in huge pages, in KiB.
+/// How many KiB of this process's shared mappings are in huge pages.
 fn huge_kibibytes() -> u64 {
     let rollup = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let line = rollup
@@ -121,7 +121,7 @@ fn lock_waits(path: &Path) -> u64 {
     snapshot.expect("readable").sets[0].counts.lock_waits
 }
 
-/// Lets this many processes check for a while. Returns how many checks they made, and in what time.
+/// Lets `count` processes check for a while. Returns how many checks they made, and in how many seconds.
 fn work(path: &Path, count: usize) -> (u64, f64) {
     let program = std::env::current_exe().expect("this program");
     let mut workers: Vec<(Child, BufReader<_>)> = (0..count)
@@ -160,7 +160,7 @@ fn work(path: &Path, count: usize) -> (u64, f64) {
     (checks, seconds)
 }
 
-/// The work of a worker. Returns whether this is one.
+/// If this process is a worker, does its work. Returns whether it is one.
 pub fn work_if_told_to() -> bool {
     const CHECKS: u64 = 500_000;
     let mut arguments = std::env::args().skip_while(|argument| argument != ROLE).skip(1);

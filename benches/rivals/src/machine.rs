@@ -1,10 +1,10 @@
-//! What a figure was measured on, without saying whose machine it is.
+//! Describes the machine on which a figure was measured, without revealing whose it is.
 #![allow(unsafe_code, reason = "asks the C library for its version")]
 
 use std::fs::read_to_string;
 use std::thread::available_parallelism;
 
-/// Processor, processors, kernel, C library and load, in a sentence.
+/// The kind and number of processors, kernel, C library and load, in a sentence.
 pub fn describe() -> String {
     let processors = available_parallelism().map_or(1, usize::from);
     let kernel = first_number(&read("/proc/sys/kernel/osrelease"));
@@ -33,7 +33,7 @@ fn processor() -> String {
 
 #[cfg(target_env = "gnu")]
 fn c_library() -> String {
-    // SAFETY: the call answers a constant string of the C library.
+    // SAFETY: the call returns a constant string of the C library.
     let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
     format!("glibc {}", version.to_string_lossy())
 }
@@ -43,7 +43,7 @@ fn c_library() -> String {
     "musl".to_owned()
 }
 
-/// `6.18.44` of `6.18.44-anything`: what follows may tell who built it.
+/// `6.18.44` of `6.18.44-anything`: the rest may reveal who built the kernel.
 fn first_number(release: &str) -> String {
     release
         .chars()

@@ -2,7 +2,8 @@
 //! of times and ratios.
 //!
 //! The operations take turns of a few milliseconds, over and over, so that all of them are measured under the same
-//! conditions, even on a shared machine. The tenth percentile of the rounds counts, because other programs hardly affect it.
+//! conditions, even on a shared machine. The figure for each is the tenth percentile of the rounds, because other
+//! programs hardly affect it.
 
 mod aims;
 mod commands;
@@ -188,13 +189,13 @@ fn of_crowds(crowds: &[Crowd]) -> Vec<Aim> {
     ]
 }
 
-/// What follows an argument with that name.
+/// The argument that follows `name`.
 fn argument_after(name: &str) -> Option<std::path::PathBuf> {
     let mut arguments = std::env::args().skip_while(|argument| argument != name);
     arguments.nth(1).map(Into::into)
 }
 
-/// Where large tables lie: what follows `--directory`, such as a file system with huge pages.
+/// Where large tables lie: the argument of `--directory`, such as a file system with huge pages.
 fn directory_named() -> Option<std::path::PathBuf> {
     argument_after("--directory")
 }

@@ -1,4 +1,4 @@
-//! Times of everything, taken in turn.
+//! The times of all operations, taken in turn.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub struct Measurements {
 }
 
 impl Measurements {
-    /// Measures all operations in turn, `rounds` times over; each is repeated for `turn` before the next has its own.
+    /// Measures all operations in turn, `rounds` times over; each is repeated for `turn` before the next has its turn.
     pub fn take(mut operations: Vec<Operation>, rounds: usize, turn: Duration) -> Self {
         let times: Vec<u64> = operations
             .iter_mut()
@@ -41,7 +41,7 @@ impl Measurements {
         Self { all }
     }
 
-    /// Prints a row for each operation, with its ratio to the one named.
+    /// Prints a row for each operation, with its ratio to the operation `base`.
     pub fn print(&self, base: &str) {
         println!("| | what | ns | ratio to the floor |");
         println!("|---|---|---:|---:|");
@@ -56,19 +56,19 @@ impl Measurements {
         }
     }
 
-    /// At most this many nanoseconds in the fastest tenth of the rounds.
+    /// What the operation took at most in the fastest tenth of the rounds, in nanoseconds.
     pub fn tenth_percentile(&self, name: &str) -> f64 {
         tenth_percentile(self.rounds(name))
     }
 
-    /// At most this many nanoseconds in half of the rounds.
+    /// What the operation took at most in half of the rounds, in nanoseconds.
     pub fn median(&self, name: &str) -> f64 {
         let mut rounds = self.rounds(name).to_vec();
         rounds.sort_by(f64::total_cmp);
         rounds[rounds.len() / 2]
     }
 
-    /// How many times as long as `other` the operation takes.
+    /// The operation's time as a multiple of that of `other`.
     pub fn ratio(&self, name: &str, other: &str) -> f64 {
         tenth_percentile(self.rounds(name)) / tenth_percentile(self.rounds(other))
     }

@@ -1,8 +1,8 @@
 //! Many waiters in one process: how many are served per second, and what that costs.
 //!
 //! Tasks on one thread of tokio wait for a limit of 1,000 per second, each for one unit. [`CONTENDERS`] lists what is
-//! compared. Tokio's `Semaphore` is not a limiter: a task adds a permit each millisecond, as anyone would who builds a
-//! limiter from it. It shows what waking tasks in turn costs at least.
+//! compared. Tokio's `Semaphore` is not a limiter, so a task adds a permit each millisecond, as anyone who builds a
+//! limiter from it would do. It shows the least that waking tasks in turn costs.
 #![allow(unsafe_code, reason = "asks for the processor time of the process")]
 
 use std::future::Future;
@@ -19,7 +19,7 @@ use tokio::time::MissedTickBehavior;
 
 /// How many are served per second.
 const RATE: u32 = 1_000;
-/// A late one does not lose its turn.
+/// Enough that a task that is late does not lose its turn.
 const BURST: u32 = 10;
 
 /// Waits for one unit.
@@ -96,7 +96,7 @@ fn of_semaphore(_: &std::path::Path, _: u32) -> Wait {
 /// What was measured.
 struct Measured {
     served_per_second: f64,
-    /// Of one processor.
+    /// The share of one processor that was used.
     share: f64,
 }
 
@@ -129,7 +129,7 @@ fn measure(make: fn(&std::path::Path, u32) -> Wait, waiters: u32, span: Duration
                 })
             })
             .collect();
-        // Until each of them waits.
+        // Sleep until each of them waits.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let before = served.load(Ordering::Relaxed);
         let (begun, processor) = (Instant::now(), processor_time());
