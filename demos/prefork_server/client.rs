@@ -23,13 +23,13 @@ use crate::Failure;
 use crate::rules::Rules;
 use crate::worker::{CLIENT_KEY, SERVER_WORKER, WORK_CLOCK};
 
-/// A new connection after this many requests, so that every worker gets some.
+/// The client opens a new connection after this many requests, so that every worker gets some.
 const REQUESTS_PER_CONNECTION: usize = 16;
 
 /// How long a connection waits after a refusal. It ignores `Retry-After`: limits exist because of clients like this one.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What the answers said.
+/// A tally of the answers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// From before the first request to after the last answer.
@@ -37,23 +37,23 @@ pub struct Tally {
     pub by_worker: BTreeMap<i32, Answers>,
     /// Requests whose connection ended before the answer.
     pub cut_off: u64,
-    /// The most calls that were surely admitted within one window of each calls limit.
+    /// For each calls limit, the most calls that were surely admitted within one window.
     pub max_in_window: BTreeMap<String, u64>,
     /// The most requests that were in progress at the same instant.
     pub burst: u64,
 }
 
-/// What the answers of one worker said.
+/// A tally of one worker's answers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Answers {
     pub admitted: u64,
-    /// By the limit that was binding.
+    /// By the binding limit.
     pub refused: BTreeMap<String, u64>,
-    /// Anything but 200, 429 and 503.
+    /// Answers other than 200, 429 and 503.
     pub other: u64,
 }
 
-/// By the host's monotonic clock, in nanoseconds.
+/// One request's instants, in nanoseconds of the host's monotonic clock.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     asked: u64,
@@ -67,7 +67,7 @@ struct Notes {
     work: Vec<Work>,
 }
 
-/// Sends requests for some time. Runs in a forked child, and the runtime is made here, after the fork.
+/// Sends requests for `duration`. Runs in a forked child, so the runtime is made here, after the fork.
 pub fn drive(
     server: SocketAddr,
     connections: u32,
@@ -106,7 +106,7 @@ pub fn drive(
 async fn ask_until(server: SocketAddr, until: Instant, notes: Rc<RefCell<Notes>>) -> Result<(), Failure> {
     while Instant::now() < until {
         let stream = TcpStream::connect(server).await?;
-        // A connection that a worker took with it when it was killed: the next one is another's.
+        // On an error, the worker that had the connection was killed; another worker takes the next one.
         let Ok(mut connection) = Connection::over(stream, server).await else {
             continue;
         };
@@ -218,8 +218,8 @@ impl Work {
     }
 }
 
-/// The most calls that were asked for and admitted within one stretch as long as the window. The instant of the
-/// decision lies between the two, so each of these was surely admitted in that stretch.
+/// The most calls that were both requested and admitted within one stretch as long as the window. The instant of the
+/// decision lies between the two, so each of these calls was surely admitted in that stretch.
 fn max_in_window(work: &[Work], window: u64) -> u64 {
     let counts = work.iter().enumerate().map(|(index, first)| {
         let end = first.asked.saturating_add(window);
@@ -235,7 +235,7 @@ fn burst(work: &[Work]) -> u64 {
         .iter()
         .flat_map(|work| [(work.admitted, 1), (work.done, -1)])
         .collect();
-    // What ends at an instant ends before what begins at it.
+    // At the same instant, requests that end sort before requests that begin.
     events.sort_unstable();
     let at_once = events.iter().scan(0, |current, (_, change)| {
         *current += change;

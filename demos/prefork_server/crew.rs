@@ -14,7 +14,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
 use crate::Failure;
 
-/// How long a worker may take to finish what it is working on.
+/// How long a worker may take to finish its requests.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A worker that lives no longer than this is not replaced: the next one would fare no better.
@@ -28,7 +28,7 @@ pub struct Worker {
     born: Instant,
 }
 
-/// How a worker ended.
+/// A worker that has ended, its replacement, and how it ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Replaced {
     pub old: Worker,
@@ -69,7 +69,7 @@ impl<'a> Crew<'a> {
         Ok(worker)
     }
 
-    /// Replaces `old` by a new worker if it has ended.
+    /// If `old` has ended, replaces it with a new worker.
     pub fn replace_if_ended(&mut self, old: Worker) -> Result<Option<Replaced>, Failure> {
         let status = waitpid(old.pid, Some(WaitPidFlag::WNOHANG))?;
         if !matches!(status, WaitStatus::Exited(..) | WaitStatus::Signaled(..)) {
@@ -119,14 +119,14 @@ impl<'a> Crew<'a> {
 impl Drop for Crew<'_> {
     fn drop(&mut self) {
         for worker in &self.workers {
-            // Ended or not, it is still ours to wait for, so its id belongs to no one else.
+            // Whether or not it has ended, this process has not waited for it yet, so no other process can have its id.
             let _ = kill(worker.pid, Signal::SIGKILL);
             let _ = waitpid(worker.pid, None);
         }
     }
 }
 
-/// Blocks the signals that [`wait_for_signal`] takes, so that none is missed between two looks.
+/// Blocks the signals that [`wait_for_signal`] takes, so that none is missed between two calls.
 pub fn block_signals() -> Result<SigSet, Failure> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGCHLD] {
@@ -136,7 +136,7 @@ pub fn block_signals() -> Result<SigSet, Failure> {
     Ok(signals)
 }
 
-/// The next of these signals; `None` if none arrives in time.
+/// Waits for the next of these signals. Returns `None` if none arrives in time.
 pub fn wait_for_signal(signals: &SigSet, timeout: Duration) -> Result<Option<Signal>, Failure> {
     let timeout = libc::timespec {
         tv_sec: timeout.as_secs().try_into()?,
@@ -153,11 +153,11 @@ pub fn wait_for_signal(signals: &SigSet, timeout: Duration) -> Result<Option<Sig
 
 /// Runs `work` in a child process that dies with this one.
 pub fn fork_child(work: impl FnOnce() -> Result<(), Failure>) -> Result<Pid, Failure> {
-    // What is still in the buffer would be printed by both.
+    // Otherwise both processes would print what is still in the buffer.
     io::stdout().flush()?;
     let parent = getpid();
-    // SAFETY: this process has never started a thread (runtimes are made in children only), so no lock in the
-    // child's copy of memory is held by a thread that the child does not have: it may do whatever the parent may.
+    // SAFETY: this process has never started a thread (only children make runtimes), so no lock in the child's copy of
+    // memory is held by a thread that the child does not have. The child may therefore do whatever the parent may.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => Ok(child),
         ForkResult::Child => {
@@ -166,11 +166,13 @@ pub fn fork_child(work: impl FnOnce() -> Result<(), Failure>) -> Result<Pid, Fai
                 if getppid() != parent {
                     return Ok(());
                 }
-                // SIGINT stays blocked: Ctrl-C reaches every process of the terminal, and the parent ends the rest.
+                // SIGINT stays blocked: Ctrl-C reaches every process of the terminal, but it is the parent that ends
+                // the others.
                 SigSet::from(Signal::SIGTERM).thread_unblock()?;
                 work()
             }));
-            // Ends here and never returns: what the parent's callers would drop is not the child's to clean up.
+            // The child exits here and never returns, because it must not clean up what the parent's callers would
+            // drop.
             process::exit(match outcome {
                 Ok(Ok(())) => 0,
                 Ok(Err(error)) => {

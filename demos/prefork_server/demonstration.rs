@@ -1,4 +1,4 @@
-//! The demonstration: real requests, one worker killed while it holds permits, and a look at the result.
+//! The demonstration: sends real requests, kills one worker while it holds permits, and looks at the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{PipeReader, Read, Write, pipe};
@@ -23,7 +23,7 @@ use crate::keys::{self, KeyTally};
 use crate::options::Options;
 use crate::rules::{AllRules, Rules};
 
-/// The time between two looks at the segment, while nothing special happens.
+/// The time between two looks at the segment while nothing special happens.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// The time between two looks for the killed worker's permits.
@@ -32,24 +32,24 @@ const LOOK_CLOSELY_EVERY: Duration = Duration::from_micros(50);
 /// How long to look for the killed worker's permits.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// Anyone who is refused for want of a place this long after the kill should have got one from the dead.
+/// A request that is refused for want of a place this long after the kill should have got one of the dead worker's.
 const SOON: Duration = Duration::from_millis(100);
 
-/// What was seen.
+/// What the parent found.
 #[derive(Clone, Debug)]
 pub struct Findings {
     pub tally: Tally,
     pub looks: Looks,
     pub killed: Option<Killed>,
-    /// What became of requests that named a key, if the server has limits for them.
+    /// The results of requests that named a key, if the server has limits for them.
     pub keys: Option<KeyTally>,
-    /// Every worker that there was, in the order in which they started.
+    /// All workers, in the order in which they started.
     pub workers: Vec<Worker>,
     /// The set after the last answer.
     pub end: SetSnapshot,
 }
 
-/// What the looks at the segment showed, taken without a lock while it was in use.
+/// What snapshots of the segment showed, taken without a lock while it was in use.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
     pub count: u64,
@@ -61,19 +61,19 @@ pub struct Looks {
 #[derive(Clone, Debug)]
 pub struct Killed {
     pub worker: Worker,
-    /// Since the client's start.
+    /// The time since the client started.
     pub after: Duration,
     /// The permits that it held when it died, by their serial numbers, including those granted to its waiting requests,
     /// which had not been notified yet.
     pub held: BTreeSet<u64>,
-    /// From the kill until nobody held them any more.
+    /// The time from the kill until no process held them any more.
     pub freed_after: Option<Duration>,
     /// Requests that were refused although they should have got what the dead worker held.
     pub refused_in_vain: u64,
     pub replacement: Option<(Worker, Duration)>,
 }
 
-/// A server that has started, and how it was asked to run.
+/// A running server, and its options.
 #[derive(Clone, Copy)]
 pub struct Running<'a> {
     pub segment: &'a Segment,
@@ -83,7 +83,7 @@ pub struct Running<'a> {
     pub signals: &'a SigSet,
 }
 
-/// What the parent watches and acts upon while the client runs.
+/// What the parent watches and acts on while the client runs.
 struct Watch<'a, 'b> {
     segment: &'a Segment,
     rules: &'a Rules,
@@ -91,7 +91,7 @@ struct Watch<'a, 'b> {
     looks: Looks,
 }
 
-/// Runs the client against the workers, and kills one of them on the way. `None` if it was interrupted.
+/// Runs the client against the workers, and kills one worker on the way. Returns `None` if interrupted.
 pub fn run(running: &Running<'_>, crew: &mut Crew<'_>) -> Result<Option<Findings>, Failure> {
     let Running {
         segment,
@@ -133,7 +133,7 @@ pub fn run(running: &Running<'_>, crew: &mut Crew<'_>) -> Result<Option<Findings
             );
         }
     };
-    // Permits of the dead are taken back by anyone who needs them. If nobody did, this does.
+    // A process takes back the permits of the dead when it needs them. If none did so far, this does it.
     segment.recover()?;
     let keys = match &rules.each_key {
         Some(rules) if options.keys > 0 => {
@@ -184,7 +184,7 @@ impl Watch<'_, '_> {
         Ok(set)
     }
 
-    /// Kills the worker that holds the most. `None` if no worker holds anything just now.
+    /// Kills the worker that holds the most permits. Returns `None` if no worker holds any just now.
     fn kill_one_that_holds(&mut self, started: Instant) -> Result<Option<Killed>, Failure> {
         let set = self.look()?;
         let workers = self.crew.workers().iter();
@@ -194,7 +194,7 @@ impl Watch<'_, '_> {
         else {
             return Ok(None);
         };
-        // Stopped, so that what it holds cannot change between the look and the kill.
+        // Stop it first, so that what it holds cannot change between the look and the kill.
         kill(worker.pid, Signal::SIGSTOP)?;
         match waitpid(worker.pid, Some(WaitPidFlag::WUNTRACED))? {
             WaitStatus::Stopped(..) => {}
@@ -202,7 +202,8 @@ impl Watch<'_, '_> {
         }
         let set = self.look()?;
         let held = held_by(&set, worker.pid);
-        // In the middle of an operation it is not yet decided whether a permit is held: recovery undoes or finishes it.
+        // In the middle of an operation, it is not decided yet whether the permit is held: recovery undoes or finishes
+        // the operation.
         if set.torn || held.is_empty() || set.lock.holder_pid == u32::try_from(worker.pid.as_raw()).ok() {
             kill(worker.pid, Signal::SIGCONT)?;
             return Ok(None);
@@ -249,7 +250,7 @@ fn held_by(set: &SetSnapshot, pid: Pid) -> BTreeSet<u64> {
     holds.map(|hold| hold.serial).collect()
 }
 
-/// The client, in a process of its own: the parent must stay without threads and runtimes to be able to fork.
+/// The client, in its own process: the parent must stay free of threads and runtimes to be able to fork.
 pub struct ClientProcess<T> {
     pid: Pid,
     is_running: bool,
@@ -261,7 +262,8 @@ impl<T: Serialize + DeserializeOwned> ClientProcess<T> {
     pub fn start(drive: impl FnOnce() -> Result<T, Failure>) -> Result<Self, Failure> {
         let (reader, mut writer) = pipe()?;
         let pid = fork_child(|| {
-            // A few bytes for each worker or key: far less than a pipe holds, so this cannot wait for the parent.
+            // These are a few bytes for each worker or key, far less than a pipe holds, so this cannot block on the
+            // parent.
             writer.write_all(&serde_json::to_vec(&drive()?)?)?;
             Ok(())
         })?;
@@ -273,7 +275,7 @@ impl<T: Serialize + DeserializeOwned> ClientProcess<T> {
         })
     }
 
-    /// What it found, once it has ended.
+    /// Its result, once it has ended.
     pub fn finished(&mut self) -> Result<Option<T>, Failure> {
         match waitpid(self.pid, Some(WaitPidFlag::WNOHANG))? {
             WaitStatus::StillAlive => Ok(None),
@@ -294,7 +296,7 @@ impl<T: Serialize + DeserializeOwned> ClientProcess<T> {
 impl<T> Drop for ClientProcess<T> {
     fn drop(&mut self) {
         if self.is_running {
-            // It has not been waited for, so its id belongs to nobody else.
+            // It has not been waited for, so no other process can have its id.
             let _ = kill(self.pid, Signal::SIGKILL);
             let _ = waitpid(self.pid, None);
         }

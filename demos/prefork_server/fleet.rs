@@ -1,6 +1,6 @@
-//! Two "hosts" that share a limit over a store: two segments, each with its own workers. One worker is killed, if possible
-//! the one that asks the store; the store is stopped and started again; and what both hosts admitted together is compared
-//! with the limit.
+//! Two "hosts" that share a limit over a store: two segments, each with its own workers. The demonstration kills one
+//! worker, if possible the one that asks the store; it stops the store and starts it again; and it compares what both
+//! hosts admitted together with the limit.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The value of `--fleet` for a store that the demonstration starts itself.
 pub const OWN_STORE: &str = "auto";
 
-/// The number of phases that the run is divided into.
+/// The phases that the run is divided into, all equally long.
 const PHASES: [&str; 4] = [
     "as it should be",
     "a worker killed",
@@ -41,7 +41,7 @@ const PHASES: [&str; 4] = [
     "store back",
 ];
 
-/// A server that the demonstration starts and stops.
+/// A store that the demonstration starts and stops.
 struct OwnStore {
     program: PathBuf,
     port: u16,
@@ -72,7 +72,7 @@ impl OwnStore {
         })
     }
 
-    /// With a log that it reads again after it was killed.
+    /// Starts a store with a log, from which it reads its data again after it was killed.
     fn spawn(program: &PathBuf, port: u16, password: &str, directory: &TempDir) -> Result<Child, Failure> {
         let child = Command::new(program)
             .args([
@@ -120,7 +120,7 @@ impl OwnStore {
 
 impl Drop for OwnStore {
     fn drop(&mut self) {
-        // If it was stopped already, there is nothing to end.
+        // If it is already stopped, there is nothing to end.
         let _ = self.stop();
     }
 }
@@ -130,11 +130,11 @@ impl Drop for OwnStore {
 struct FleetReport {
     held: bool,
     seconds: f64,
-    /// What both hosts may admit together in that time, and what they did.
+    /// What both hosts may admit together in that time; `admitted` is what they did admit.
     allowed: u64,
     admitted: u64,
     hosts: Vec<HostRow>,
-    /// The worker that was killed, and whether it had the duty to ask the store.
+    /// The worker that was killed, and whether it had the duty.
     killed: Option<(i32, bool)>,
     takeovers: u64,
     store_was_stopped: bool,
@@ -145,7 +145,7 @@ struct HostRow {
     segment: PathBuf,
     workers: usize,
     requests: u64,
-    /// In each phase.
+    /// The number admitted in each phase.
     admitted: Vec<u64>,
     refused: u64,
 }
@@ -155,7 +155,7 @@ struct Host<'a> {
     crew: Crew<'a>,
     client: ClientProcess<Tally>,
     tally: Option<Tally>,
-    /// What had been admitted when each phase began.
+    /// How much had been admitted when each phase began.
     marks: Vec<u64>,
 }
 
@@ -169,7 +169,7 @@ impl Host<'_> {
 }
 
 fn declaration(url: &str, options: &Options) -> Declaration {
-    // A burst below what is leased for a second would need a round trip for each few requests.
+    // With a burst below what is leased for a second, every few requests would need a round trip.
     let requests = Limit::calls("requests", options.calls, SECOND)
         .burst(options.burst.max(options.calls))
         .fleet(FleetLease::new("prefork/requests").lease(LEASE));
@@ -260,7 +260,7 @@ fn start<'a>(
     let server: SocketAddr = listener.local_addr()?;
     let everyone = segment.set(&rules.everyone.set)?;
     let crew = Crew::start(usize::try_from(options.workers)?, move || {
-        // Each worker has the thread, one of them the duty.
+        // Every worker has the thread; one of them has the duty.
         let _refresher = Refresher::start_with(segment, credentials.clone(), Timeouts::default(), |_| {})?;
         worker::serve(
             listener.try_clone()?,
@@ -282,7 +282,8 @@ fn start<'a>(
     })
 }
 
-/// Kills the worker that asks the store, or any; its process id, and whether it had duty.
+/// Kills the worker that asks the store or, if there is none, any other. Returns its process id, and whether it had the
+/// duty.
 fn kill_one(host: &Host<'_>) -> Result<Option<(i32, bool)>, Failure> {
     let fleet = host.segment.snapshot()?.fleet;
     let on_duty = fleet.and_then(|fleet| fleet.duty).and_then(|duty| duty.pid);

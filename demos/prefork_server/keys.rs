@@ -1,4 +1,4 @@
-//! Clients that name themselves: several keys at once, each of which asks for more than it may have.
+//! Clients that name themselves: several keys at once, each of which asks for more than its limits allow.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,16 +17,16 @@ use crate::client::Connection;
 use crate::rules::{Check, Rule, Rules};
 use crate::worker::SERVER_WORKER;
 
-/// Connections of each key at a time.
+/// How many connections each key has at a time.
 const CONNECTIONS: u32 = 4;
 
 /// How many requests a key makes beyond what it gets.
 const TOO_MANY: u64 = 5;
 
-/// A key asks no more often than this, however much it gets.
+/// A key makes no more requests than this, however many are admitted.
 const MAX_REQUESTS: u64 = 200;
 
-/// What the answers to all keys said.
+/// A tally of the answers to all keys.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KeyTally {
     /// From before the first request to after the last answer.
@@ -34,7 +34,7 @@ pub struct KeyTally {
     pub by_key: BTreeMap<String, KeyAnswers>,
 }
 
-/// What the answers to one key said.
+/// A tally of the answers to one key.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KeyAnswers {
     pub requests: u64,
@@ -45,13 +45,13 @@ pub struct KeyAnswers {
 }
 
 impl Rules {
-    /// The limit that each key asks too much of.
+    /// The limit of which each key asks too much.
     fn of_each_key(&self) -> Option<&Rule> {
         self.of_kind(Kind::Calls).next()
     }
 }
 
-/// Sends requests of several keys at once. Runs in a forked child, and the runtime is made here, after the fork.
+/// Sends requests of several keys at once. Runs in a forked child, so the runtime is made here, after the fork.
 pub fn drive(server: SocketAddr, keys: u32, rules: &Rules) -> Result<KeyTally, Failure> {
     let max = rules
         .of_each_key()
@@ -80,7 +80,7 @@ pub fn drive(server: SocketAddr, keys: u32, rules: &Rules) -> Result<KeyTally, F
     })
 }
 
-/// Each request on a connection of its own, so that it is answered by whichever worker takes that.
+/// Sends each request on a new connection, so that whichever worker accepts that answers it.
 async fn ask_as(
     server: SocketAddr,
     key: String,

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! The parent creates a segment and a listening socket and forks the workers ([`crew`]). Each [`worker`] accepts
-//! connections from that socket and serves them behind a [`shmlimit::layer::LimitLayer`], which asks the limits of the
-//! segment before the worker works on a request, answers 429 if they refuse, and tells clients how they stand. With
-//! `--wait 500ms`, requests wait for their turn that long before they are refused. The [`demonstration`] sends real
-//! requests, kills one worker while it holds permits, and compares what was admitted with what the limits allow
-//! ([`report`]). Requests that name a client in the header `x-api-key` have that client's own limits ([`keys`]).
+//! connections from that socket and serves them behind a [`shmlimit::layer::LimitLayer`], which asks the segment's
+//! limits before the worker works on a request, answers 429 if they refuse, and tells clients what remains. With
+//! `--wait 500ms`, requests wait for their turn for up to that long before they are refused. The [`demonstration`]
+//! sends real requests, kills one worker while it holds permits, and compares what was admitted with what the limits
+//! allow ([`report`]). Requests that name a client in the header `x-api-key` have that client's own limits ([`keys`]).
 
 mod client;
 mod crew;
@@ -67,7 +67,7 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
     listener.set_nonblocking(true)?;
     let server = listener.local_addr()?;
 
-    // Opened before the fork: each child becomes a participant of its own at its first use.
+    // The segment is opened before the fork; each child becomes a participant of its own when it first uses it.
     let segment = SegmentFile(Segment::create(options.segment_path(), &declaration)?);
     let everyone = segment.0.set(&rules.everyone.set)?;
     let each_key = rules.each_key.as_ref().map(|rules| segment.0.set(&rules.set));
@@ -174,7 +174,7 @@ struct SegmentFile(Segment);
 
 impl Drop for SegmentFile {
     fn drop(&mut self) {
-        // Retired first, so that other processes that have opened it notice.
+        // Retire the segment first, so that other processes that have opened it notice.
         self.0.retire();
         let _ = fs::remove_file(self.0.path());
     }

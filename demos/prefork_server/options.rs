@@ -1,4 +1,4 @@
-//! What can be asked for on the command line.
+//! The options on the command line.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::Failure;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// As many keys as the table has room for, whatever clients send.
+/// The number of keys that the table has room for, however many clients send.
 const MAX_KEYS: u64 = 10_000;
 
 /// Four worker processes answer HTTP requests under limits that they share.

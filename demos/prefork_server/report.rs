@@ -16,7 +16,7 @@ use crate::figures::thousands;
 use crate::keys::KeyTally;
 use crate::rules::{AllRules, Check, Rules};
 
-/// Prints a report. Returns the exit code that follows from it.
+/// Prints a report. Returns the exit code: success if every limit held.
 pub fn print(report: &(impl Serialize + Display), is_held: bool, as_json: bool) -> Result<ExitCode, Failure> {
     if as_json {
         println!("{}", serde_json::to_string_pretty(report)?);
@@ -240,7 +240,7 @@ fn checks(rules: &Rules, findings: &Findings, total: &Total) -> Vec<Check> {
             }
         }
     }
-    // Whoever was admitted and got no answer was cut off when the worker died.
+    // A request that was admitted and got no answer was cut off when the worker died.
     let unanswered = findings
         .end
         .counts
@@ -299,8 +299,8 @@ impl KillReport {
     }
 }
 
-/// What the first calls limit would have admitted of the same requests, had each worker kept it in its own memory:
-/// in each place no more than was asked for there, and no more than the limit allows.
+/// How many of the same requests the first calls limit would have admitted, had each worker kept it in its own memory:
+/// in each place, no more than were made there, and no more than the limit allows.
 fn alone(rules: &Rules, findings: &Findings, workers: &[WorkerRow]) -> Option<Alone> {
     let limit = rules.of_kind(Kind::Calls).next()?;
     let shared = limit.max_within(findings.tally.elapsed)?;

@@ -1,4 +1,4 @@
-//! What the declared limits promise, as numbers to hold the counts against.
+//! What the declared limits promise, as numbers to compare the counts with.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub struct Rules {
     pub limits: Vec<Rule>,
 }
 
-/// What the server uses: the first set without keys that is declared, and for requests that name a key the first one
+/// The sets that the server uses: the first declared set without keys and, for requests that name a key, the first one
 /// with keys.
 #[derive(Clone, Debug)]
 pub struct AllRules {
@@ -77,12 +77,12 @@ impl Rules {
         struct Canonical {
             set: Vec<Rules>,
         }
-        // The canonical form, in which every default is written out.
+        // In the canonical form, every default is written out.
         let canonical: Canonical = toml::from_str(&declaration.to_toml()?)?;
         Ok(canonical.set)
     }
 
-    /// What the demonstration can count.
+    /// Refuses limits that the demonstration cannot count.
     fn require_no_cost(&self) -> Result<(), Failure> {
         for limit in &self.limits {
             if !matches!(limit.kind, Kind::Calls | Kind::Concurrency) {
@@ -125,7 +125,7 @@ impl Rule {
     pub fn max_within(&self, elapsed: Duration) -> Option<u64> {
         let capacity = self.capacity?;
         let Some(window) = self.span() else {
-            // A run may lie across the boundary of two days, weeks or months.
+            // A run may cross the boundary between two days, weeks or months.
             return Some(capacity.saturating_mul(2));
         };
         let windows = elapsed.as_nanos() / window.as_nanos().max(1);

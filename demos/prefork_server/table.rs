@@ -1,4 +1,4 @@
-//! The report as people read it.
+//! The report as text for people.
 
 use std::fmt::{self, Display, Formatter};
 

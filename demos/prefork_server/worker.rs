@@ -28,14 +28,14 @@ use tower::{ServiceBuilder, service_fn};
 
 use crate::Failure;
 
-/// Who asks: each key has limits of its own, and requests without one share theirs.
+/// The header that names the client: each key has its own limits, and requests without a key share theirs.
 pub const CLIENT_KEY: &str = "x-api-key";
 
-/// The process that answered.
+/// The header that names the process that answered.
 pub const SERVER_WORKER: &str = "server-worker";
 
-/// When the worker asked the limits, when it was admitted, and when the work was done: nanoseconds of the host's
-/// monotonic clock. The client holds the limits against these.
+/// The header that says when the worker asked the limits, when the request was admitted, and when the work was done, in
+/// nanoseconds of the host's monotonic clock. The client checks the limits by these.
 pub const WORK_CLOCK: &str = "work-clock";
 
 /// When the worker asked the limits for a request.
@@ -47,7 +47,7 @@ struct Worker {
     admitted: Cell<u64>,
 }
 
-/// Serves until SIGTERM. Runs in a forked child, and the runtime is made here, after the fork.
+/// Serves until SIGTERM. Runs in a forked child, so the runtime is made here, after the fork.
 pub fn serve(
     listener: TcpListener,
     everyone: &LimitSet,
@@ -119,12 +119,12 @@ where
                 Ok((stream, _)) => {
                     connections.spawn_local(serve_connection(stream, service.clone(), ending.clone()));
                 }
-                // Out of descriptors, for instance: what is waiting in the socket waits a little longer.
+                // The process may be out of descriptors. Connections in the socket's queue wait a little longer.
                 Err(_) => time::sleep(Duration::from_millis(10)).await,
             }
         }
     }
-    // What is being worked on is finished; nothing new is begun.
+    // Finish the requests that are being worked on, and begin no new ones.
     drop(end);
     while connections.join_next().await.is_some() {}
     Ok(())
@@ -139,7 +139,7 @@ where
         .timer(TokioTimer::new())
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    // An error is a client that went away, which is the client's own affair.
+    // An error means that the client has gone away, which is no concern of the server.
     select! {
         _ = &mut connection => {}
         _ = ending.changed() => {
@@ -167,7 +167,7 @@ impl Worker {
         Ok(response)
     }
 
-    /// Between half and one and a half of the average, so that requests do not march in step.
+    /// Returns between half and one and a half times the average, so that requests do not run in step.
     fn next_work(&self) -> Duration {
         let number = self.admitted.get();
         self.admitted.set(number + 1);
