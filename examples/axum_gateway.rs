@@ -1,5 +1,5 @@
-//! A gateway in front of a model that is paid by tokens: each network of visitors, each tenant, and all tenants together
-//! are limited, across all processes that serve. Tenants wait for their turn instead of being refused. Try it:
+//! A gateway in front of a model that is paid for by the token. It limits each network of visitors, each tenant, and
+//! all tenants together, across all serving processes. Tenants wait for their turn instead of being refused. Try it:
 //!
 //! ```sh
 //! cargo run --example axum_gateway &
@@ -49,7 +49,7 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn chat(Extension(permits): Extension<Permits>, prompt: String) -> Result<String, StatusCode> {
-    let used = prompt.split_whitespace().count() as u64; // a model would say what it has used
+    let used = prompt.split_whitespace().count() as u64; // a model would report what it used
     if let Some(tenant) = permits.of("tenants") {
         let settled = tenant.settle([("tokens", used)]); // the rest of what was reserved comes back
         settled.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;

@@ -1,4 +1,4 @@
-//! Each client is limited by itself, and one of them has a different capacity from the rest.
+//! Each client has its own limit, and one of them has a different capacity from the rest.
 //!
 //! ```sh
 //! cargo run --example keyed_clients
@@ -22,7 +22,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let hour = Duration::from_secs(3600);
     let declaration = Declaration::new().add_set(
         SetDeclaration::new("clients")
-            .keyed(Keyed::new(1_000).overrides(true)) // so many clients at a time
+            .keyed(Keyed::new(1_000).overrides(true)) // at most this many clients at a time
             .add_limit(Limit::calls("requests", 2, hour).algorithm(Algorithm::FixedWindow)),
     );
     let segment = Segment::open_or_create(directory.path().join("clients.limits"), &declaration)?;
@@ -38,7 +38,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         println!("{client}: {admitted} admitted");
     }
 
-    // The clients that use the most, found without a lock: what `limitctl keys` prints.
+    // The client that uses the most, found without a lock, as `limitctl keys` does it.
     let mut busiest = (0, String::new());
     segment.key_snapshots("clients", |client| {
         let name = client.key.text().unwrap_or_default().to_owned();

@@ -27,24 +27,24 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             .add_limit(Limit::rate("tokens", 1_000, Duration::from_secs(1)).algorithm(Algorithm::TokenBucket))
             .add_limit(Limit::concurrency("in_flight", 2)),
     );
-    // Any number of processes may do this at once: one of them creates the file, the others open it.
+    // Any number of processes may do this at once: one of them creates the file, and the others open it.
     let segment = Segment::open_or_create(directory.path().join("api.limits"), &declaration)?;
     let api = segment.set("api")?;
     let request = api.request().with("tokens", 200)?; // and one request, and one place in flight
 
-    // Everything at once or nothing. What is reserved and not used comes back.
+    // All or nothing, in one step. What is reserved but not used comes back.
     let mut permit = request.try_permit()?;
     permit.settle([("tokens", 50)])?;
     println!("admitted, and 150 tokens came back");
 
-    // A refusal is a value: which limit, why, and for how long.
+    // A refusal is a value that says which limit refused, why, and when to retry at the earliest.
     let _second = request.try_permit()?;
     match request.try_acquire()?.into_result() {
         Ok(_) => println!("admitted a third one"),
         Err(refusal) => println!("refused by {}", refusal.binding().unwrap_or("none")),
     }
 
-    // Or wait in the queue, which all processes share: here until the first permit's place is free.
+    // Or wait in the queue, which all processes share: here, until the first permit's place is free.
     drop(permit);
     let permit = request.acquire(Duration::from_secs(30))?.into_result()?;
     println!("admitted after the first had ended");
