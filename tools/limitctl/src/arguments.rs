@@ -11,7 +11,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::human;
 
-/// A time such as `500ms`; a bare number counts seconds, as in flock and timeout.
+/// Parses a time such as `500ms`; a bare number counts seconds, as for flock and timeout.
 pub fn duration(text: &str) -> Result<Duration, String> {
     if text
         .chars()
@@ -23,7 +23,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| error.to_string())
 }
 
-/// A time between two looks.
+/// Parses the time between two looks at a segment.
 pub fn interval(text: &str) -> Result<Duration, String> {
     let interval = duration(text)?;
     if (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
@@ -60,7 +60,8 @@ pub struct SegmentPath {
     pub path: PathBuf,
 }
 
-/// The declaration in `file`, which is for `segment`. Says so if the two look as if they were named the other way round.
+/// Reads the declaration in `file`, which is for `segment`. If that fails and the two seem to be named the other way
+/// round, the message says so.
 pub fn declaration_for(segment: &Path, file: &Path) -> Result<Declaration, Failure> {
     Declaration::from_toml_file(file).map_err(|error| {
         let mut failure = Failure::from(error);

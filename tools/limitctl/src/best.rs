@@ -1,4 +1,4 @@
-//! Selects the first few of many items, in no more memory than those few take.
+//! Selects the few highest-ranked of many items, in no more memory than those few take.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ impl<R: Ord, T> Best<R, T> {
         }
     }
 
-    /// Keeps the result of `item` if its rank is high enough; only calls it then.
+    /// Keeps the result of `item` if its rank is high enough. Calls it only then.
     pub fn offer(&mut self, rank: R, item: impl FnOnce() -> T) {
         let lowest = self.kept.first_key_value();
         if self.kept.len() < self.max || lowest.is_some_and(|(lowest, _)| rank > *lowest) {

@@ -4,11 +4,11 @@ use serde_json::Value;
 use shmlimit::Declaration;
 use shmlimit::snapshot::SegmentSnapshot;
 
-/// A snapshot as a JSON object in which each limit also has its `bound` in words; null if it has none.
+/// Returns a snapshot as a JSON object in which each limit also has its `bound` in words, or null if it has none.
 ///
 /// # Errors
 ///
-/// Those of serialising, which does not fail.
+/// Returns the errors of serialising, which does not fail.
 pub fn snapshot_with_bounds(
     snapshot: &SegmentSnapshot,
     declaration: &Declaration,

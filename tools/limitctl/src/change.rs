@@ -28,7 +28,7 @@ pub struct Change {
     form: Form,
 }
 
-/// The changes that were made, or would be.
+/// The changes that were made, or would be made.
 #[derive(Debug, Serialize)]
 struct Changes {
     path: PathBuf,
@@ -48,7 +48,7 @@ pub struct Step {
 }
 
 impl Change {
-    /// Applies, or with `--dry-run` only previews, the declaration that `asked` makes from the one in force.
+    /// Applies the declaration that `asked` makes from the one in force or, with `--dry-run`, only previews it.
     pub fn carry_out(
         self,
         path: &Path,
@@ -69,7 +69,7 @@ impl Change {
         Ok(self.access.options().open(path)?)
     }
 
-    /// Reports the changes that were made, or would be.
+    /// Reports the changes that were made, or would be made.
     pub fn report(self, path: &Path, changes: Vec<Step>) -> Result<ExitCode, Failure> {
         let report = Changes {
             path: human::as_text(path),

@@ -123,9 +123,9 @@ impl Exec {
         command
     }
 
-    /// Takes the permit and runs the command, unless the permit holds nothing. Releases the segment in any case.
+    /// Takes the permit and, unless the permit holds nothing, runs the command. Releases the segment in either case.
     fn keep(&self, keeper: &Keeper) -> Result<Kept, Failure> {
-        // If it is beyond what a clock can represent, the wait never ends.
+        // If the deadline is beyond what a clock can represent, the wait never ends.
         let deadline = self
             .timeout
             .and_then(|timeout| Instant::now().checked_add(timeout));
@@ -163,7 +163,7 @@ impl Exec {
         }
         let waited = tree.wait();
         if let Err(error) = self.give_back(&mut permit) {
-            // Only a complaint: the command has run, and its exit code is the result.
+            // This is only a complaint: the command has run, and its exit code is the result.
             tree.complain(error.into());
         }
         match waited {
@@ -201,7 +201,7 @@ impl Exec {
         })
     }
 
-    /// What the permit is for. Of a command only its name, because arguments may be secrets.
+    /// What the permit is for. By default, only the command's name, because arguments may be secrets.
     fn label(&self) -> String {
         let name = || Path::new(self.command.first()?).file_name();
         let label = self.label.as_deref().or_else(name);
@@ -234,7 +234,7 @@ impl Exec {
     }
 }
 
-/// The error, with the argument that helps.
+/// The error, with the argument that would help.
 fn cannot_take(error: Error) -> Failure {
     let argument = match &error {
         Error::Request(RequestError::CostRequired { limit, .. }) => {
@@ -249,7 +249,7 @@ fn cannot_take(error: Error) -> Failure {
 }
 
 fn cost(text: &str) -> Result<Cost, String> {
-    // The last `=`, because a name may contain one.
+    // Split at the last `=`, because a name may contain one.
     let (limit, amount) = text
         .rsplit_once('=')
         .ok_or("the amount is missing: write NAME=AMOUNT, such as tokens=1500")?;

@@ -71,7 +71,7 @@ struct Assignment {
     value: Option<Value>,
 }
 
-/// A field within `credit`, which the word `auto` replaces as a whole.
+/// A field within `credit`. The word `auto` replaces the whole of `credit`.
 const BATCH: &str = "batch";
 const AUTO: &str = "auto";
 
@@ -85,7 +85,7 @@ impl Edit {
         }
     }
 
-    /// Gives a key its own capacity, or takes it away.
+    /// Gives a key its own capacity, or takes that away again.
     fn override_capacity(&self, key: &[u8]) -> Result<ExitCode, Failure> {
         let value = match &self.values[..] {
             [Assignment { field, value }] if field == "capacity" => value,
@@ -207,7 +207,7 @@ impl Edit {
     }
 }
 
-/// The library's own text could not be read back.
+/// The failure if the library's own text cannot be read back.
 fn not_understood(why: impl std::fmt::Display) -> Failure {
     Failure::problem(format!("the declaration in force cannot be edited: {why}"))
 }
@@ -235,7 +235,7 @@ fn assignment(text: &str) -> Result<Assignment, String> {
     })
 }
 
-/// A value in the form of its field.
+/// Reads a value in the form of its field.
 fn read(form: ValueForm, text: &str) -> Result<Value, String> {
     match form {
         ValueForm::Amount => {

@@ -16,7 +16,7 @@ verbs![
     throttle::Throttle
 ];
 
-/// What to add to a report about a key that has no row yet: it may be mistyped.
+/// What to add to a report about a key that has no row yet, because it may be mistyped.
 fn note_if_new(segment: &Segment, set: &str, key: &[u8]) -> Result<&'static str, Error> {
     let has_row = segment.key_snapshot(set, key)?.is_some();
     Ok(if has_row {

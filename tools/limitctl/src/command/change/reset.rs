@@ -92,8 +92,8 @@ impl Reset {
     }
 }
 
-/// Replenishes the named limits of a key, or of all networks that contain an address, or all limits if none is named.
-/// Returns whether any had a row.
+/// Replenishes the named limits, or all of them if none is named, of a key or of all networks that contain an address.
+/// Returns whether any of these had a row.
 fn reset_key(set: &LimitSet, key: &OsStr, limits: &[&str]) -> Result<bool, Error> {
     match set.key(key.as_bytes()) {
         Err(error @ Error::Request(RequestError::AddressRequired { .. })) => {

@@ -16,7 +16,7 @@ use crate::store;
 use crate::text::human::{self, count};
 use crate::text::sanitise;
 
-/// The pause between two looks at whether everything is given back.
+/// The pause between two checks whether everything is given back.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Give back everything that is leased, before a host leaves
@@ -80,7 +80,7 @@ impl Drain {
         }
     }
 
-    /// What is not given back yet, and why, in lines; empty if everything is.
+    /// What is not given back yet and why, one limit a line. Empty if everything is given back.
     fn left(&self, segment: &Segment) -> Result<String, Failure> {
         let snapshot = segment.snapshot()?;
         let part = Part::of(&self.segment, &snapshot)?;

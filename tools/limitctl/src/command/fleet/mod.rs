@@ -46,7 +46,7 @@ impl Fleet {
         if let Some(Action::Drain(drain)) = self.action {
             return drain.run();
         }
-        // The parser requires it.
+        // The parser has made sure that there is one.
         let path = self.segment.map(|segment| segment.path).unwrap_or_default();
         let snapshot = SegmentReader::open(&path)?.snapshot()?;
         let part = Part::of(&path, &snapshot)?;
