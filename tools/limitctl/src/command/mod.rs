@@ -1,4 +1,4 @@
-//! The verbs, one per file. Those of a kind are in a directory, whose `mod.rs` names them.
+//! The verbs, one per file. Verbs of one kind share a directory, whose `mod.rs` lists them.
 
 /// Declares `Verb`, an enum of the verbs in these files.
 macro_rules! verbs {

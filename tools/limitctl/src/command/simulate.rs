@@ -106,9 +106,9 @@ struct Replay {
     side: Side,
     against: Option<Side>,
     comparison: Comparison,
-    /// Requests that only one of the two has decided, by line.
+    /// Requests that only one of the two declarations has decided, by line.
     undecided: HashMap<u64, Undecided>,
-    /// Where verdicts or flips are printed; `None` if only the summary is.
+    /// Where verdicts or flips are printed; `None` if only the summary is printed.
     lines: Option<Lines>,
 }
 
@@ -134,7 +134,7 @@ impl Simulate {
             if replayed.is_ok() && replay.against.is_some() {
                 lines.print(&replay.comparison)?;
             }
-            // Even if a line is invalid: the verdicts before it stand.
+            // Print them even if a line is invalid, because the verdicts before it stand.
             lines.flush()?;
         }
         replayed?;
@@ -194,7 +194,7 @@ fn read(path: &Path) -> Result<Declaration, Failure> {
     Ok(Declaration::from_toml_file(path)?)
 }
 
-/// Adds which of the two declarations is invalid; the error of an unreadable one already says it.
+/// Adds which of the two declarations is invalid. The error about an unreadable one already names it.
 fn located(path: &Path, failure: Failure) -> Failure {
     match failure.code {
         ExitCode::DECLARATION => Failure {
@@ -216,7 +216,7 @@ impl Side {
         })
     }
 
-    /// Moves time on, and adds up what happens until then.
+    /// Advances the clock, and adds up what happens until then.
     fn advance_to(&mut self, at_ms: u64) -> Result<Vec<Decided>, Failure> {
         let happened = self.simulation.advance_to(Duration::from_millis(at_ms))?;
         Ok(self.note(happened))
@@ -232,7 +232,7 @@ impl Side {
         Ok(self.note(happened))
     }
 
-    /// Moves time on until nothing waits any more.
+    /// Advances the clock until no request waits any more.
     fn finish(&mut self) -> Result<Vec<Decided>, Failure> {
         let happened = self.simulation.finish()?;
         Ok(self.note(happened))
@@ -257,7 +257,7 @@ impl Side {
 }
 
 impl Replay {
-    /// Replays the trace to its end, or until nobody reads the verdicts any more, unless they are counted.
+    /// Replays the trace to its end or, unless the verdicts are counted, until no process reads them any more.
     fn run(&mut self, trace: &mut Trace<impl BufRead>, counts: bool) -> Result<(), Failure> {
         while let Some(event) = trace.next_event()? {
             self.step(&event).map_err(|failure| trace.locate(failure))?;
@@ -275,7 +275,7 @@ impl Replay {
         self.on_both(|side| side.step(event))
     }
 
-    /// Lets both declarations go on, and prints what they decide.
+    /// Calls `go_on` for both declarations, and prints what they decide.
     fn on_both(
         &mut self,
         mut go_on: impl FnMut(&mut Side) -> Result<Vec<Decided>, Failure>,
@@ -298,7 +298,8 @@ impl Replay {
         Ok(())
     }
 
-    /// Notes what one of the two has decided on a line, and compares the verdicts once both are there.
+    /// Records what one of the two declarations has decided about a line, and compares the verdicts once both are
+    /// known.
     fn compare(&mut self, line: u64, note: impl FnOnce(&mut Undecided)) -> Result<(), Failure> {
         let mut both = self.undecided.remove(&line).unwrap_or_default();
         note(&mut both);
@@ -317,7 +318,7 @@ impl Replay {
         }
     }
 
-    /// Rejects an event that makes sense to neither declaration, before either is asked.
+    /// Rejects an event that makes sense to neither declaration, before either decides about it.
     fn check(&self, action: &Action) -> Result<(), Failure> {
         match action {
             Action::Take(take) => self.check_take(take),
@@ -346,7 +347,7 @@ impl Replay {
         }
     }
 
-    /// In a comparison, the set may be keyed in only one of the two; the other ignores the key.
+    /// In a comparison, the set may be keyed in only one of the two declarations; the other ignores the key.
     fn check_key(&self, set: &str, key: Option<&str>) -> Result<(), Failure> {
         let is_keyed = self.sides().any(|side| side.simulation.is_keyed(set));
         let mistake = match (is_keyed, key) {
@@ -363,7 +364,7 @@ impl Replay {
         Err(Failure::bad_trace(mistake))
     }
 
-    /// In a comparison, limits that only one of the two has may be named.
+    /// In a comparison, an event may name limits that only one of the two declarations has.
     fn check_limits(&self, set: &str, amounts: &[(String, u64)]) -> Result<(), Failure> {
         for (limit, _) in amounts {
             let is_known = self.sides().any(|side| side.simulation.has_limit(set, limit));

@@ -62,13 +62,13 @@ impl Checkpoint {
         let declaration = Declaration::from_toml_file(file)?;
         let path = segment_of(file, &declaration, self.path.as_deref())?;
         if let Some(checkpoint) = declaration.segment().checkpoint() {
-            // If another process is writing to it, that is a current checkpoint as well.
+            // If another process is writing to the file, it is writing a current checkpoint, too.
             self.take(&path, checkpoint.path())?;
         }
         Ok(())
     }
 
-    /// Returns false if another process is writing to the file.
+    /// Takes a checkpoint. Returns false if another process is writing to the file.
     fn take(&self, path: &Path, checkpoint: &Path) -> Result<bool, Failure> {
         let segment = self.access.options().open(path)?;
         let uninterrupted = Uninterrupted::begin()?;

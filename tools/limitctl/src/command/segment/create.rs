@@ -127,7 +127,7 @@ pub struct Create {
     declaration: Option<PathBuf>,
 }
 
-/// The possible ways to treat a segment with another declaration.
+/// The possible ways to treat a segment that has another declaration.
 fn ways() -> impl TypedValueParser<Value = OnMismatch> {
     let way = |way: OnMismatch, help| PossibleValue::new(way.as_str()).help(help);
     let ways = [
@@ -181,7 +181,7 @@ impl Create {
                 Declaration::new().add_set(self.simple_set(name)),
             ),
             (None, Some(segment), Some(file)) => (Some(segment.as_path()), declaration_for(segment, file)?),
-            // A single path is that of a declaration that says where its segment is to be.
+            // A single path names a declaration, which says where to create its segment.
             (None, Some(file), None) => match Declaration::from_toml_file(file) {
                 Err(DeclarationError::Unreadable { .. }) => return Err(nothing_declared(Some(file))),
                 declaration => (None, declaration?),
@@ -213,10 +213,10 @@ impl Create {
         self.create(&declaration, &path?)
     }
 
-    /// Creates a segment, or finds or changes it, and reports that.
+    /// Creates a segment, or finds or changes an existing one, and reports which.
     fn create(&self, declaration: &Declaration, path: &Path) -> Result<(), Failure> {
         let options = OpenOptions::new();
-        // Kept open, so that its successor does not get the same inode number.
+        // It is kept open, so that its successor cannot get the same inode number.
         let former = SegmentReader::open(path).ok();
         let former_files = former.as_ref().and(identity(path));
         let uninterrupted = Uninterrupted::begin()?;
@@ -263,7 +263,7 @@ impl Create {
         ))
     }
 
-    /// The declaration, completed by the arguments.
+    /// Completes the declaration by the arguments.
     fn completed(&self, mut declaration: Declaration) -> Result<Declaration, Failure> {
         if let Some(mode) = self.mode {
             declaration = declaration.mode(mode);
@@ -289,8 +289,8 @@ impl Create {
     }
 }
 
-/// Reports how much memory a segment would take, at this path or in one file. `file` is that of its declaration, if several
-/// are reported.
+/// Reports how much memory a segment would take at `path` or, without one, in a single file. `file` has its
+/// declaration, and is only named if several segments are reported.
 fn say_memory(declaration: &Declaration, path: Option<&Path>, file: Option<&Path>) -> Result<(), Failure> {
     let memory = match path {
         Some(path) => declaration.memory_at(path)?,
@@ -317,7 +317,7 @@ fn nothing_declared(named: Option<&Path>) -> Failure {
     ))
 }
 
-/// How much each set takes of a file, and what for.
+/// How much memory of a file each set takes, and for what.
 fn memory_text(memory: &SegmentMemory, participants: u64) -> String {
     let table = Table::of(&memory.sets)
         .left("SET", |set| sanitise::line(&set.set))

@@ -1,4 +1,4 @@
-//! The segments of a host, with one declaration each in a directory.
+//! The segments of a host, from a directory with a declaration for each.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::human;
 
-/// Does something with each declaration in a directory, even if some fail. Failures are reported; the exit code is that
-/// of the first.
+/// Calls `each` with every declaration in a directory, even if some fail. Reports the failures, and returns the exit
+/// code of the first.
 pub fn for_all(directory: &Path, each: impl Fn(&Path) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
     let files = declarations_in(directory)?;
     if files.is_empty() {
@@ -55,7 +55,7 @@ fn declarations_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for entry in directory.read_dir().map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        // Follows links: a container's mounted configuration consists of them.
+        // This follows links, because a container's mounted configuration consists of links.
         if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
             files.push(path);
         }

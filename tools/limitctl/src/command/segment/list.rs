@@ -45,7 +45,7 @@ pub struct List {
 struct Listing {
     directory: PathBuf,
     segments: Vec<Entry>,
-    /// Files that this user may not read, so that they may or may not be segments.
+    /// How many files this user may not read; they may or may not be segments.
     unexamined: u64,
 }
 
@@ -55,8 +55,8 @@ struct Entry {
     state: State,
     /// What is wrong, if anything.
     problem: Option<String>,
-    /// The files of sets that no running program declares: no process has them open, and some process has other sets of
-    /// the directory open.
+    /// The files of sets that no running program declares: no process has them open, although some process has other
+    /// sets of the directory open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     undeclared: Vec<PathBuf>,
     /// What could be read, if anything.
@@ -120,7 +120,7 @@ impl Listing {
         let entry = match SegmentReader::open(path).and_then(|reader| reader.snapshot()) {
             Ok(snapshot) => Entry::readable(path, &snapshot),
             Err(Error::Open(OpenError::NotASegment { .. } | OpenError::NotFound { .. })) => return Ok(None),
-            // A file whose name is that of a directory can be another program's.
+            // A file that is named like the directory of a segment may belong to another program.
             Err(Error::Open(OpenError::NotADirectory { .. })) if !is_segment(path) => return Ok(None),
             Err(error @ Error::Open(OpenError::UnsupportedFileSystem { .. })) => return Err(error),
             Err(error @ Error::Open(OpenError::Incompatible { .. })) => {
@@ -143,7 +143,7 @@ impl Listing {
         Ok(self.segments.last_mut())
     }
 
-    /// Adds a directory, if it holds a file for each set. What is in others is not looked at.
+    /// Adds a directory, if it has a file for each set. Does not look into other directories.
     fn add_directory(&mut self, path: &Path) -> Result<(), Error> {
         if let Some(files) = sets_in(path)
             && let Some(entry) = self.add(path)?

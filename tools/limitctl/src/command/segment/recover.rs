@@ -66,7 +66,7 @@ impl Recover {
 #[derive(Debug, Serialize)]
 struct Recovery {
     path: PathBuf,
-    /// The file was from another boot or namespace, or a copy: its locks and owners were void.
+    /// Whether the file was from another boot or namespace, or a copy, so that its locks and owners were void.
     started_cold: bool,
     #[serde(flatten)]
     report: RecoveryReport,

@@ -50,7 +50,7 @@ struct Examination {
     path: PathBuf,
     host: Host,
     segments: Vec<SegmentReport>,
-    /// Files in the directory that this user may not read.
+    /// How many files in the directory this user may not read.
     unreadable: u64,
     /// What is wrong with the host or the directory.
     findings: Vec<Finding>,
@@ -81,7 +81,7 @@ impl Examination {
         let metadata = fs::symlink_metadata(path).map_err(failed)?;
         let mut findings = Vec::new();
         let mut unreadable = 0;
-        // Follows a link to a directory, but not to a segment.
+        // This follows a link to a directory, but not to a segment.
         let segments = if path.is_dir() {
             let mut files = regular_files(path).map_err(failed)?;
             if sets_in(path).is_some() {
@@ -181,7 +181,7 @@ fn of_directory(path: &Path, metadata: &Metadata) -> Vec<Finding> {
         Ok(diagnosis) => diagnosis.obstacles,
         Err(error) => vec![error],
     };
-    // The report on each file has the rest.
+    // The other obstacles are in the report on each file.
     let of_directory = obstacles.into_iter().filter(|error| match error {
         Error::Open(OpenError::Untrusted { path: of, .. }) => of.is_dir(),
         Error::Open(OpenError::Misplaced { .. }) => true,

@@ -13,7 +13,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::text::human;
 use crate::uninterrupted::Uninterrupted;
 
-/// How segments and checkpoint files begin; a checkpoint has a second head in the next block.
+/// How segments and checkpoint files begin. A checkpoint has a second head in its next block.
 const OURS: [(&[u8; 8], u64, &str); 3] = [
     (b"SHMLIMIT", 0, "a segment"),
     (b"SHMLCKPT", 0, "a checkpoint"),
@@ -23,8 +23,8 @@ const OURS: [(&[u8; 8], u64, &str); 3] = [
 /// The suffix of a segment under construction, whose header is written last.
 const UNDER_CONSTRUCTION: &str = ".shmlimit-new";
 
-/// Writes a text to a file. A reader of a regular file finds either the whole former text or the whole new one.
-/// Anything else, and the target of a link, is written directly.
+/// Writes a text to a file. A reader of a regular file finds either the whole former text or the whole new one. Any
+/// other kind of file, and the target of a link, is written directly.
 pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: &io::Error| Failure::of_system(error, format!("cannot write {}", human::path(path)));
     let found = match fs::symlink_metadata(path) {
@@ -32,7 +32,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(failed(&error)),
     };
-    // Follows a link; `None` if it leads nowhere.
+    // This follows a link, and is `None` if the link leads nowhere.
     let target = fs::metadata(path).ok();
     let is_regular = target.as_ref().is_none_or(fs::Metadata::is_file);
     if target.is_some()
@@ -60,7 +60,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     written.map_err(|error| failed(&error))
 }
 
-/// What kind of file it is, if it is one of this library's.
+/// Which kind of this library's files it is, if any.
 fn ours(path: &Path) -> io::Result<Option<&'static str>> {
     let name = fs::canonicalize(path)?;
     if name.to_string_lossy().ends_with(UNDER_CONSTRUCTION) {
@@ -80,7 +80,8 @@ fn ours(path: &Path) -> io::Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// Checks the size limit first: exceeding it would kill this process with a signal and leave part of the file.
+/// Checks the size limit before anything is written: exceeding it would kill this process by a signal, and leave part
+/// of the text in the file.
 fn ensure_size(text: &str) -> io::Result<()> {
     let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
     if text.len() as u64 > limit {
@@ -98,7 +99,7 @@ fn write_into(path: &Path, text: &str, is_new: bool) -> io::Result<()> {
         .mode(0o644)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)?;
-    // Blocking again, because its reader may be slow.
+    // From here on, writing may block, because the reader of a pipe may be slow.
     fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
     file.write_all(text.as_bytes())
 }
@@ -108,7 +109,8 @@ fn replace(path: &Path, text: &str, is_there: bool) -> io::Result<()> {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),
     };
-    // Readable by a collector, which is another user, and with a name that the collector ignores.
+    // The file must be readable by a collector, which runs as another user, and its name must be one that the collector
+    // ignores.
     let mut written = tempfile::Builder::new()
         .prefix(".limitctl-")
         .suffix(".tmp")

@@ -54,7 +54,7 @@ struct Inspection {
     declaration: Declaration,
     #[serde(skip)]
     snapshot: SegmentSnapshot,
-    /// The PID namespace of the process ids, if it is not this process's.
+    /// The PID namespace of the process ids, if it is not that of this process.
     #[serde(skip)]
     namespace: Option<u64>,
     #[serde(skip)]
@@ -428,7 +428,7 @@ fn tiers(declaration: &SetDeclaration) -> String {
 fn remaining(is_by_key: bool, limit: &LimitSnapshot, declared: &Limit) -> Cell {
     match (declared.capacity(), limit.remaining) {
         (Amount::Unlimited, _) => "unlimited".into(),
-        // There is one answer per key.
+        // Each key has its own answer.
         _ if is_by_key => "by key".into(),
         (_, 0) => Cell::styled("0", style::WARNING),
         (_, remaining) => amount(limit, remaining).into(),

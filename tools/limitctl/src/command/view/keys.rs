@@ -82,15 +82,15 @@ struct Selection {
     path: PathBuf,
     set: String,
     table: KeysSnapshot,
-    /// Keys that have a row.
+    /// The number of keys that have a row.
     seen: u64,
-    /// Those of them that are in the second of their two buckets.
+    /// How many of these are in the second of their two buckets.
     in_second_bucket: u64,
-    /// Keys that match.
+    /// The number of keys that match.
     matching: u64,
-    /// The first of these.
+    /// The first of the keys that match.
     keys: Vec<KeySnapshot>,
-    /// The limits of which each key has its own.
+    /// The limits that each key has for itself.
     #[serde(skip)]
     limits: Vec<String>,
     #[serde(skip)]

@@ -53,18 +53,18 @@ pub struct Show {
 struct View {
     path: PathBuf,
     set: String,
-    /// The key's row, if it has one; or the rows of the networks that contain the address, the largest first.
+    /// The key's row, if it has one, or the rows of the networks that contain the address, the largest first.
     rows: Vec<KeySnapshot>,
     holds: Vec<HoldSnapshot>,
     tickets: Vec<TicketSnapshot>,
-    /// The limits that all keys have together: they may refuse a key that has enough left of its own.
+    /// The limits that all keys have together. They may refuse a key that has enough left of its own limits.
     all_keys: Vec<LimitSnapshot>,
     #[serde(skip)]
     stopped: Stopped,
-    /// How many requests wait for limits of all keys, of whichever keys.
+    /// How many requests wait for limits of all keys, whichever keys they are for.
     #[serde(skip)]
     waiting: u64,
-    /// What is shown of the key that was typed.
+    /// As much of the typed key as is shown.
     #[serde(skip)]
     key: String,
     /// The set's declaration.
@@ -103,7 +103,7 @@ impl Show {
             for set in sets.into_iter().filter(|set| set.name == self.set) {
                 let is_its =
                     |key: &Option<KeyLabel>| view.rows.iter().any(|row| Some(&row.key) == key.as_ref());
-                // A request that waits for a limit of its own key is in nobody else's way.
+                // A request that waits for its own key's limits holds up no other key.
                 let waits_for_them = |ticket: &&TicketSnapshot| !ticket.granted && ticket.in_order.is_some();
                 view.waiting = set.tickets.iter().filter(waits_for_them).count() as u64;
                 let together = set
@@ -214,7 +214,7 @@ fn row_text(row: &KeySnapshot, declared: Option<&SetDeclaration>) -> String {
         limits.find(|declared| declared.name() == limit.name)
     };
     if row.limits.is_empty() {
-        return facts.render(); // it only uses what all keys have together
+        return facts.render(); // it only uses limits of all keys
     }
     let limits = Table::of(&row.limits)
         .left("LIMIT", |limit| sanitise::line(&limit.name))
@@ -279,7 +279,7 @@ impl View {
         let holds = self.holds.iter().map(User::from);
         let users: Vec<User<'_>> = holds
             .chain(self.tickets.iter().map(User::from))
-            // The view is of one key, whose share is that of all its requests.
+            // The view shows a single key, and all its requests have that key's share.
             .map(|user| User {
                 key: None,
                 in_order: None,

@@ -52,7 +52,7 @@ impl Top {
         let screen = Screen::new(sampler.look_at_processes_too()?, Signs::of_locale());
         let session = Session::start().map_err(|error| Failure::of_system(&error, "the terminal"))?;
         let signal = show(session, screen, &mut sampler, self.every)?;
-        // The session is over, and the terminal is restored.
+        // The session has ended, and the terminal is restored.
         if let Some(signal) = signal {
             end_by(signal);
             return Ok(ExitCode::of(128 + signal as u8));

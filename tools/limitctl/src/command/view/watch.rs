@@ -58,7 +58,7 @@ pub struct Watch {
 impl Watch {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let mut sampler = Sampler::open(&self.looking.segment.path, self.keys, self.reveal)?;
-        // The look that the first rates are counted from.
+        // The first rates count from this look.
         sampler.look()?;
         let mut schedule = Schedule::starting(Instant::now(), self.every);
         let mut lines = Lines::new();
@@ -131,7 +131,7 @@ fn of_set(set: &SetSnapshot, activity: &SetActivity) -> Value {
     line
 }
 
-/// A line for each set and each of its hottest keys; with the heading if the columns have changed.
+/// A line for each set and each of its hottest keys, below the heading if the columns have changed.
 fn text(look: &Look, heading: &mut String) -> String {
     let names = look.sets().map(|(set, _)| sanitise::line(&set.name));
     let width = names.map(|name| name.width()).max().unwrap_or(0).max(3);
