@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What the keeper reports.
 #[derive(Debug, Deserialize, Serialize)]
 pub enum Report {
-    /// The permit is taken, and the command starts when the front says so.
+    /// The permit is taken, and the command starts as soon as the front says so.
     Admitted,
     /// The permit is taken and has nothing to give back, so the front executes the command itself.
     NothingHeld,
@@ -25,11 +25,11 @@ pub enum Report {
     Ended { status: i32, is_all: bool },
 }
 
-/// Tells the keeper to start the command. Not the number of a signal.
+/// Tells the keeper to start the command. No signal has this number.
 pub const GO: u8 = 0;
 
-/// One end of a stream with reports in one direction and signals in the other. Closed when its process ends or executes
-/// a command.
+/// One end of a stream that carries reports in one direction and signals in the other. It is closed when its process
+/// ends or executes a command.
 #[derive(Debug)]
 pub struct Channel {
     stream: UnixStream,
@@ -48,7 +48,7 @@ impl Channel {
         (&self.stream).write_all(&message)
     }
 
-    /// The next report; `None` if the keeper is gone.
+    /// Waits for the next report. Returns `None` if the keeper is gone.
     pub fn next_report(&self) -> io::Result<Option<Report>> {
         let mut length = [0; 4];
         let Some(()) = self.read(&mut length)? else {
@@ -66,7 +66,7 @@ impl Channel {
         (&self.stream).write_all(&[what])
     }
 
-    /// What the front tells the keeper; `None` if the front is gone.
+    /// Waits for what the front tells the keeper next. Returns `None` if the front is gone.
     pub fn told(&self) -> io::Result<Option<u8>> {
         let mut what = [0];
         Ok(self.read(&mut what)?.map(|()| what[0]))
@@ -75,7 +75,7 @@ impl Channel {
     fn read(&self, buffer: &mut [u8]) -> io::Result<Option<()>> {
         match (&self.stream).read_exact(buffer) {
             Ok(()) => Ok(Some(())),
-            // If the other side died with something unread, the stream is reset.
+            // If the other process died before it had read everything, the stream is reset.
             Err(error)
                 if matches!(
                     error.kind(),

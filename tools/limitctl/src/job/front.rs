@@ -34,10 +34,10 @@ const SENT_BY_TERMINALS: [c_int; 8] = [
     libc::SIGCONT,
 ];
 
-/// What the front must do next.
+/// What this process must do next.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Execute the command itself, since nothing is held for it.
+    /// Execute the command itself, because nothing is held for it.
     NothingHeld,
     /// End as the command did.
     Ended(ExitStatus),
@@ -51,12 +51,12 @@ pub struct Front {
 }
 
 impl Front {
-    /// Forks the keeper, which runs `keep` and ends.
+    /// Forks the keeper, which runs `keep` and then ends.
     pub fn start(keep: impl FnOnce(&Keeper) -> Result<Kept, Failure>) -> io::Result<Self> {
         let (channel, of_keeper) = Channel::pair()?;
         let parent = getpid();
-        // SAFETY: this program has no other thread so far, and in a package's console script no other thread holds a
-        // lock of the allocator, so the child may do whatever any process may.
+        // SAFETY: this program has no other thread yet, and in a package's console script no other thread holds a lock
+        // of the allocator, so the child may do whatever any process may.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(Self {
                 channel,
@@ -64,11 +64,11 @@ impl Front {
             }),
             ForkResult::Child => {
                 drop(channel);
-                // If it cannot begin, the front notices that it is gone.
+                // If the keeper cannot begin, the front notices that it is gone.
                 if let Ok(keeper) = Keeper::begin(parent, of_keeper) {
                     keeper.end(keep(&keeper));
                 }
-                // SAFETY: ends the process at once, so that the parent's exit handlers do not run twice.
+                // SAFETY: the call ends the process at once, without running inherited exit handlers.
                 unsafe { libc::_exit(0) }
             }
         }
@@ -89,7 +89,7 @@ impl Front {
             _ => return self.without_keeper(None),
         }
         let signals = take_all_signals().map_err(not_heard)?;
-        // Fails if the keeper is gone, which the next report shows.
+        // This fails if the keeper is gone, which the next report shows.
         let _ = self.channel.tell(GO);
         match self.channel.next_report().map_err(not_heard)? {
             Some(Report::Started { command }) => RunningFront {
@@ -108,13 +108,13 @@ impl Front {
         Err(Failure::new(ExitCode::of(code), message))
     }
 
-    /// Waits until the keeper has ended, and so is no longer attached to the segment; `None` if its status cannot be
-    /// known.
+    /// Waits until the keeper has ended, so that it is no longer attached to the segment. Returns `None` if its status
+    /// cannot be known.
     fn keepers_end(&self) -> io::Result<Option<ExitStatus>> {
         ended(self.keeper)
     }
 
-    /// The outcome after the keeper was killed: the command's end, or the keeper's if no command had started. The
+    /// The outcome after the keeper was killed: how the command ended or, if none had started, how the keeper did. The
     /// kernel kills the command, and has made it a child of this process.
     fn without_keeper(&self, command: Option<Pid>) -> Result<Outcome, Failure> {
         let keeper = self.keepers_end().map_err(not_heard)?;
@@ -132,11 +132,11 @@ impl Front {
     }
 }
 
-/// Waits for a child to end, and returns its status; `None` if it is not a child.
+/// Waits for a child to end, and returns its status. Returns `None` if it is not a child.
 fn ended(process: Pid) -> io::Result<Option<ExitStatus>> {
     match wait_for(process, 0) {
         Ok(change) => Ok(change.map(|(_, status)| status)),
-        // Also happens if SIGCHLD is ignored: then the child has ended.
+        // This also happens if SIGCHLD is ignored. Then the child has ended.
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
         Err(error) => Err(error),
     }
@@ -149,7 +149,7 @@ fn not_heard(error: impl Into<io::Error>) -> Failure {
 
 /// Blocks all signals, to read them one by one.
 fn take_all_signals() -> io::Result<SignalFd> {
-    // If the keeper is killed, this process can wait for the command.
+    // This lets the process wait for the command if the keeper is killed.
     prctl::set_child_subreaper(true)?;
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: this installs no handler, so no code runs in a signal context.
@@ -167,12 +167,12 @@ fn take_all_signals() -> io::Result<SignalFd> {
 struct RunningFront {
     front: Front,
     command: Pid,
-    /// All signals of this process; they are blocked.
+    /// Receives all signals of this process; they are blocked.
     signals: SignalFd,
 }
 
 impl RunningFront {
-    /// Passes on signals and stops until the command has ended.
+    /// Passes on signals, and stops as the command does, until the command has ended.
     fn stand(&self) -> Result<Outcome, Failure> {
         let channel = &self.front.channel;
         loop {
@@ -189,7 +189,7 @@ impl RunningFront {
                 continue;
             }
             match channel.next_report().map_err(not_heard)? {
-                // So that a shell sees its job stop. The signal that continues this process is passed on.
+                // Stop as well, so that a shell sees its job stop. The signal that continues this process is passed on.
                 Some(Report::Stopped) => send(getpid(), libc::SIGSTOP),
                 Some(Report::Complaint(message)) => output::complain(&message),
                 Some(Report::Ended { status, is_all }) => {
@@ -211,16 +211,17 @@ impl RunningFront {
             return;
         }
         if let Ok(number) = u8::try_from(signal) {
-            // Through the keeper, which knows whether the command still exists. If it is gone, the next report says so.
+            // It goes through the keeper, which knows whether the command still exists. If the keeper is gone, the next
+            // report says so.
             let _ = self.front.channel.tell(number);
         }
     }
 
-    /// Whether the command has the signal already.
+    /// Whether the command has already received the signal.
     fn was_reached_by(&self, signal: c_int, info: &signalfd_siginfo) -> bool {
         if info.ssi_code != libc::SI_KERNEL {
-            // The command sent it: to its whole group, so it has it, too; or to end itself by ending this process,
-            // which it can do directly.
+            // The command may have sent it to its whole group, and so received it, too. Or the command means to end
+            // itself by ending this process, which it can do directly.
             return info.ssi_code <= 0 && info.ssi_pid == self.command.as_raw().cast_unsigned();
         }
         // After a hang-up, only the session leader gets the signal from the terminal.
@@ -236,13 +237,13 @@ impl RunningFront {
 /// loops for the former.
 pub fn end_like(status: ExitStatus) -> ExitCode {
     let Some(signal) = status.signal() else {
-        // A code has eight bits.
+        // An exit code has eight bits.
         return ExitCode::of(status.code().unwrap_or_default() as u8);
     };
-    // Only the command's core dump matters.
+    // Only the core dump of the command is of interest.
     let _ = prctl::set_dumpable(false);
-    // SAFETY: the default action is not a handler; the set is initialised before it is used; the calls touch nothing
-    // else in this process.
+    // SAFETY: the default action is not a handler, the set is initialised before it is used, and the calls touch
+    // nothing else in this process.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         let mut only = std::mem::zeroed();
@@ -251,6 +252,6 @@ pub fn end_like(status: ExitStatus) -> ExitCode {
         libc::raise(signal);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, std::ptr::null_mut());
     }
-    // Only reached if something keeps the signal from killing this process although it killed the command.
+    // This is only reached if something keeps the signal that killed the command from killing this process.
     ExitCode::of(u8::try_from(128 + signal).unwrap_or(u8::MAX))
 }

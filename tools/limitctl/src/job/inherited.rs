@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::libc;
 
-/// Whether SIGPIPE was ignored at the start, before Rust's runtime, which always ignores it.
+/// Whether SIGPIPE was ignored when the program started, before Rust's runtime, which always ignores it.
 static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// Notes what the runtime is about to change. Must be called before the runtime starts. If it is not called, as in a
-/// Python program, the command starts with the default action, as with Python's `subprocess`.
+/// Records what the runtime is about to change. Must be called before the runtime starts. If it is not called, as in a
+/// Python program, the command starts with the default action, as it does with Python's `subprocess`.
 pub fn note_signals() {
     // SAFETY: all bytes of an action may be zero. The call only writes the current action to it.
     let action = unsafe {
@@ -22,8 +22,8 @@ pub fn note_signals() {
     PIPE_WAS_IGNORED.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
 }
 
-/// Makes the command start with SIGPIPE as this program was started with it. By default, the standard library resets it
-/// to the default action.
+/// Makes the command start with the disposition of SIGPIPE that this program was started with. Otherwise, the standard
+/// library resets it to the default action.
 pub fn with_inherited_signals(mut command: Command) -> Command {
     if PIPE_WAS_IGNORED.load(Ordering::Relaxed) {
         let ignore = || {

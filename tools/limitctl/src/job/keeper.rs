@@ -1,4 +1,4 @@
-//! The process that holds the permit until the command and everything that it started has ended.
+//! The process that holds the permit until the command and everything that it started have ended.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -34,7 +34,8 @@ pub struct Keeper {
 pub enum Kept {
     /// The permit had nothing to give back.
     Nothing,
-    /// The command and everything that it started have ended. The command's status, unless the front already knows it.
+    /// The command and everything that it started have ended. Has the command's status, unless the front already knows
+    /// it.
     UntilTheEnd(Option<ExitStatus>),
     /// The front was gone before the command started.
     Abandoned,
@@ -49,28 +50,28 @@ impl Keeper {
             return Err(Errno::ESRCH);
         }
         prctl::set_child_subreaper(true)?;
-        // For people who list processes, and so that `killall limitctl` leaves it alone.
+        // The name is for people who list processes, and keeps `killall limitctl` from ending the keeper.
         prctl::set_name(c"limitctl-keeper")?;
         Ok(Self { channel })
     }
 
-    /// Starts the command, for which the permit is already taken. The command dies with this process. `None` if the
-    /// front is gone, so that nobody wants the command any more.
+    /// Starts the command, for which the permit is already taken. The command dies with this process. Returns `None` if
+    /// the front is gone, so that the command is no longer wanted.
     pub fn start(&self, command: Command) -> io::Result<Option<Tree<'_>>> {
         let started = self.channel.report(&Report::Admitted).is_ok() && self.channel.told()? == Some(GO);
         if !started {
             return Ok(None);
         }
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        // A process that ignores SIGCHLD cannot wait for its children. This one may have been started like that, and
-        // then the command must be, too.
+        // A process that ignores SIGCHLD cannot wait for its children. This process may have been started in that
+        // state, and then the command must be, too.
         // SAFETY: this installs no handler, so no code runs in a signal context.
         let child_action = unsafe { sigaction(Signal::SIGCHLD, &default) }?;
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         let mut deaths = SigSet::empty();
         deaths.add(Signal::SIGCHLD);
         let deaths = SignalFd::with_flags(&deaths, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        // From here on, the command goes on even if the front is killed.
+        // From here on, the command continues even if the front is killed.
         prctl::set_pdeathsig(None)?;
         let parent = getpid();
         let before_it_begins = move || {
@@ -88,7 +89,7 @@ impl Keeper {
         unsafe { command.pre_exec(before_it_begins) };
         let command = Pid::from_raw(command.spawn()?.id().cast_signed());
         leave_the_front();
-        // If the front is gone, there is nobody to tell.
+        // If the front is gone, there is no one to report to.
         let _ = self.channel.report(&Report::Started {
             command: command.as_raw(),
         });
@@ -117,8 +118,8 @@ impl Keeper {
     }
 }
 
-/// Leaves the front's session, which may be killed as a group, and closes its streams, whose readers wait for their
-/// end.
+/// Leaves the front's session, because its process group may be killed, and closes its streams, because their readers
+/// wait for the end.
 fn leave_the_front() {
     // Only fails for group leaders, and a forked process is not one.
     let _ = setsid();
@@ -129,7 +130,7 @@ fn leave_the_front() {
     }
 }
 
-/// A running command, with everything that it started.
+/// A running command and everything that it started.
 #[derive(Debug)]
 pub struct Tree<'a> {
     channel: &'a Channel,
@@ -144,8 +145,8 @@ impl Tree<'_> {
         let _ = self.channel.report(&Report::Complaint(failure.message));
     }
 
-    /// Waits until nothing is left, and passes signals on to the command until it has ended. Returns its status, unless
-    /// the front was already told because something outlives the command.
+    /// Waits until no process is left, and passes signals on to the command until it has ended. Returns the command's
+    /// status, unless the front already knows it because some process has outlived the command.
     pub fn wait(&self) -> io::Result<Option<ExitStatus>> {
         let mut status = None;
         let mut is_reported = false;
@@ -185,7 +186,7 @@ impl Tree<'_> {
             while self.deaths.read_signal()?.is_some() {}
             if is_told {
                 match self.channel.told()? {
-                    // It was not waited for yet, so its id cannot have been reused.
+                    // The command has not been waited for yet, so its id cannot have been reused.
                     Some(signal) if status.is_none() => send(self.command, signal.into()),
                     Some(_) => {}
                     None => has_front = false,

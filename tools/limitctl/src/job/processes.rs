@@ -10,13 +10,13 @@ use nix::unistd::Pid;
 
 /// Sends a signal to an existing process: this one, or a child that has not been waited for.
 pub fn send(process: Pid, signal: c_int) {
-    // A failure for lack of permission, because the command now belongs to another user, cannot be helped.
+    // The call fails if the command now belongs to another user. Nothing can be done about that.
     // SAFETY: the call touches no memory of this process.
     unsafe { libc::kill(process.as_raw(), signal) };
 }
 
-/// Waits for a status change of a child, or of any child with -1; `None` if the options include `WNOHANG` and there is
-/// none.
+/// Waits for a status change of a child or, if `process` is -1, of any child. Returns `None` if the options include
+/// `WNOHANG` and no status has changed.
 pub fn wait_for(process: Pid, options: c_int) -> io::Result<Option<(Pid, ExitStatus)>> {
     let mut status = 0;
     loop {
