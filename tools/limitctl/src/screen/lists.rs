@@ -123,7 +123,7 @@ fn users(screen: &Screen, set: &SetSnapshot, [age, what]: [&str; 2]) -> (String,
     (heading, screen.users(set).iter().map(line).collect())
 }
 
-/// What a user holds or asks for, of which key, and for what.
+/// What a user holds or asks for, of which key, and what for.
 fn described(set: &SetSnapshot, user: &User<'_>) -> String {
     let mut text = amounts(set, user.amounts);
     if let Some(of) = user.key {
@@ -145,8 +145,8 @@ fn described(set: &SetSnapshot, user: &User<'_>) -> String {
 }
 
 impl Screen {
-    /// The holders of a set, those who have held the longest first, or its queue in order of arrival; without those that the
-    /// filter leaves out.
+    /// The holders of a set, longest-held first, or its queue in order of arrival, without those that the filter leaves
+    /// out.
     pub fn users<'a>(&self, set: &'a SetSnapshot) -> Vec<User<'a>> {
         let mut users: Vec<User<'a>> = match self.list() {
             List::Queue => set.tickets.iter().map(User::from).collect(),

@@ -1,5 +1,5 @@
 //! The full-screen view of a segment: its pages, and how it reacts to keys. It only knows the frame that it draws into;
-//! `terminal.rs` knows the terminal.
+//! `terminal.rs` handles the terminal.
 
 mod cells;
 mod key_page;
@@ -93,7 +93,7 @@ fn heading(screen: &Screen, area: Rect) -> Vec<Line<'static>> {
     vec![with_right(place, right, area.width), Line::from(second)]
 }
 
-/// A line with a text at its right end, which covers whatever does not fit.
+/// A line with a text at its right end, which takes precedence over whatever does not fit beside it.
 fn with_right(left: Vec<Span<'static>>, right: String, width: u16) -> Line<'static> {
     let room = usize::from(width).saturating_sub(right.chars().count() + 1);
     let mut spans = Vec::new();

@@ -57,7 +57,7 @@ impl Scene {
         }
     }
 
-    /// Asks once, for a key if one is given; returns the permit if admitted.
+    /// Makes one request, for a key if one is given. Returns the permit if admitted.
     fn ask(&self, set: &str, key: Option<&str>) -> Option<Permit<'static>> {
         let set = self.segment.set(set).expect("declared");
         let request = set.request();
@@ -103,7 +103,7 @@ impl Scene {
         self.lines(80, 24).join("\n")
     }
 
-    /// The numbers in the line with this beginning.
+    /// The words that follow `start` in the line that begins with it.
     fn figures(&mut self, start: &str) -> Vec<String> {
         let shown = self.shown();
         let line = shown
@@ -135,7 +135,7 @@ fn the_overview_has_the_rates_the_permits_and_how_much_is_used() {
     assert_eq!(requests[2..].join(" "), "############ 4 of 4");
     assert_eq!(scene.figures("in_flight")[2..].join(" "), "######...... 4 of 8");
     assert_eq!(scene.figures("in_flight")[0], admitted);
-    // From now on nothing happens.
+    // From here on, no requests are made.
     drop(held);
     scene.look();
     assert_eq!(scene.figures("> chat")[..4], ["0", "0", "0", "0"]);
@@ -272,7 +272,7 @@ fn a_key_is_opened_from_the_list_of_the_hottest() {
     ] {
         assert!(shown.contains(part), "{part} in\n{shown}");
     }
-    // The same through the list of holders.
+    // The same works through the list of holders.
     let held = scene.ask("tenants", Some("globex"));
     scene.look();
     scene.press(KeyCode::Esc);

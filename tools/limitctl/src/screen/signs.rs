@@ -1,13 +1,13 @@
 //! The characters that bars and sparklines are made of.
 
-/// Block graphics, or ASCII if the locale has nothing else.
+/// Block graphics, or ASCII if the locale's encoding is not UTF-8.
 #[derive(Clone, Copy, Debug)]
 pub struct Signs {
     used: char,
     free: char,
-    /// From none to the most.
+    /// The levels of a sparkline, the lowest first.
     levels: &'static [char],
-    /// Between a place and what is inside it.
+    /// The sign between a place and what is inside it.
     pub inside: &'static str,
 }
 
@@ -61,7 +61,7 @@ impl Signs {
             .collect()
     }
 
-    /// The newest values, with the last one at the right, scaled to their maximum.
+    /// A sparkline of the newest values, scaled to their maximum, with the last value at the right.
     pub fn sparkline(&self, values: impl DoubleEndedIterator<Item = f64>, columns: usize) -> String {
         let mut newest: Vec<f64> = values.rev().take(columns).collect();
         newest.reverse();

@@ -43,7 +43,7 @@ pub enum List {
 pub enum Wish {
     Nothing,
     Quit,
-    /// Look up something that is shown now and was not looked at yet.
+    /// Look up a key that is shown from now on.
     LookUp,
 }
 
@@ -104,7 +104,7 @@ impl Screen {
         self.is_typing.then_some(self.filter.as_str())
     }
 
-    /// The order and filter of the list, in words; empty if it is complete and in declared order.
+    /// The order and filter of the list, in words. Empty if the list is complete and in declared order.
     pub fn arrangement(&self) -> String {
         let mut text = String::new();
         if self.order != Order::Declared && !matches!(self.page(), Page::Processes | Page::Key(..)) {
@@ -156,7 +156,7 @@ impl Screen {
             Order::Refused => activity.rates.unwrap_or_default().refused,
             Order::Queued => set.queued() as f64,
         };
-        // Stable, so that equal ones stay in declared order.
+        // The sort is stable, so that sets of equal rank stay in declared order.
         sets.sort_by(|one, other| rank(other).total_cmp(&rank(one)));
         sets
     }
@@ -186,7 +186,7 @@ impl Screen {
         text.to_lowercase().contains(&self.filter.to_lowercase())
     }
 
-    /// The current list of the page's set: that of keys only if the set has keys.
+    /// The current list of the page's set. The list of keys only exists if the set has keys.
     pub fn list(&self) -> List {
         let is_keyed = self.set().is_some_and(|(set, _)| set.keys.is_some());
         if self.list == List::Keys && !is_keyed {
@@ -196,7 +196,7 @@ impl Screen {
         }
     }
 
-    /// Keeps the selection within a list of this many lines.
+    /// Keeps the selection within a list of `lines` lines, and returns it.
     pub fn select_among(&mut self, lines: usize) -> Option<usize> {
         self.selected = self.selected.min(lines.saturating_sub(1));
         (lines > 0).then_some(self.selected)

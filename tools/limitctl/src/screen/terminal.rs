@@ -1,4 +1,4 @@
-//! The terminal: taken over for the view, and restored however the program ends.
+//! The terminal, which is taken over for the view, and restored however the program ends.
 
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,7 +13,7 @@ use ratatui::crossterm::event::{self, Event, KeyEvent};
 #[derive(Clone, Copy, Debug)]
 pub enum Input {
     Key(KeyEvent),
-    /// Its size has changed.
+    /// The terminal's size has changed.
     Resized,
     /// The program is asked to end.
     Signal(Signal),
@@ -43,7 +43,7 @@ impl Session {
     /// Takes over the terminal. A panic restores it before it prints its message.
     pub fn start() -> io::Result<Self> {
         let signals: SigSet = SIGNALS.into_iter().collect();
-        // From here on, threads that inherit this mask wait for them.
+        // From here on, the threads started below inherit this mask, and one of them waits for the signals.
         signals.thread_block()?;
         let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
         let (sender, inputs) = channel();
@@ -57,7 +57,7 @@ impl Session {
         })
     }
 
-    /// Waits for what happens next.
+    /// Waits for the next event, for at most this long.
     pub fn wait(&self, at_most: Duration) -> Input {
         match self.inputs.recv_timeout(at_most) {
             Ok(input) => input,
@@ -70,7 +70,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         ratatui::restore();
-        // A signal that arrived meanwhile now ends the program, as it would have without the view.
+        // A signal that has arrived meanwhile ends the program now, as it would have without the view.
         let _ = self.signals.thread_unblock();
     }
 }
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Set in the copy of itself that the test starts.
+    /// The test sets this in the copy of itself that it starts.
     const ROLE: &str = "LIMITCTL_TEST_PANICS";
 
     #[test]
