@@ -37,7 +37,7 @@ impl Act {
         Ok(SegmentReader::open(&self.path)?)
     }
 
-    /// Takes this many places at once; `None` if they are not available.
+    /// Takes this many places in one request. Returns `None` if they are not available.
     pub fn take(&self, places: u64) -> Result<Option<Permit<'_>>, Failure> {
         let request = self.set.request().with("places", places)?;
         Ok(request.try_acquire()?.into_result().ok())
@@ -49,7 +49,7 @@ impl Act {
             .ok_or_else(|| wrong(format!("not all places are to be had {when}")))
     }
 
-    /// Starts a child that takes all places, reports it, and holds them until it is killed or told to go on.
+    /// Starts a child that takes all places, reports that, and holds them until it is killed or told to go on.
     pub fn start_holder(&self) -> Result<Child, Failure> {
         let mut holder = Child::start(|part: &mut Part| {
             let held = self.take_all("in a child")?;
@@ -62,7 +62,7 @@ impl Act {
         Ok(holder)
     }
 
-    /// Whether the attached process counts as alive; `None` if it is not attached.
+    /// Whether a child counts as alive. Returns `None` if it is not attached.
     pub fn is_alive(&self, reader: &SegmentReader, child: &Child) -> Result<Option<bool>, Failure> {
         let snapshot = reader.snapshot()?;
         let participant = snapshot.participants.iter().find(|it| it.pid == child.pid());

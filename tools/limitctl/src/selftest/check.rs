@@ -39,7 +39,7 @@ impl Check {
     }
 }
 
-/// What a check that passed saw.
+/// What a check that passed has found.
 #[derive(Debug, Default)]
 pub struct Seen {
     what: String,
@@ -74,7 +74,7 @@ impl Times {
         self.0.sort_unstable();
     }
 
-    /// The time that this percentage does not exceed.
+    /// The time that this percentage of the measurements does not exceed.
     fn percentile(&self, percent: usize) -> Duration {
         let index = (self.0.len() * percent).div_ceil(100).saturating_sub(1);
         self.0.get(index).copied().unwrap_or_default()

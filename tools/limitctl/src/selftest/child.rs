@@ -18,10 +18,10 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
 use crate::exit::Failure;
 
-/// Longer than anything here takes if it works.
+/// Longer than anything here takes when it works.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A child, killed at the latest when it is dropped.
+/// A child process, which is killed when this is dropped, if not before.
 #[derive(Debug)]
 pub struct Child {
     pid: Pid,
@@ -38,12 +38,13 @@ pub struct Part {
 }
 
 impl Child {
-    /// Forks a child that runs `play` and ends. It is killed when this process ends.
+    /// Forks a child that runs `play` and then ends. The child is killed when this process ends.
     ///
     /// The process must have only one thread. This program does, as long as it does not wait for a limit itself.
     pub fn start(play: impl FnOnce(&mut Part) -> Result<(), Failure>) -> Result<Self, Failure> {
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        // A process that ignores SIGCHLD cannot wait for its children, and this one may have been started like that.
+        // A process that ignores SIGCHLD cannot wait for its children, and this one may have been started in that
+        // state.
         // SAFETY: this installs no handler, so no code runs in a signal context.
         unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(|errno| failed("sigaction", errno))?;
         let pipe = || io::pipe().map_err(|error| Failure::of_system(&error, "cannot make a pipe"));
@@ -69,7 +70,7 @@ impl Child {
                     let is_bound = prctl::set_pdeathsig(Signal::SIGKILL).is_ok() && getppid() == parent;
                     is_bound && play(&mut part).is_ok()
                 }));
-                // SAFETY: ends the process at once, without running inherited exit handlers.
+                // SAFETY: the call ends the process at once, without running inherited exit handlers.
                 unsafe { libc::_exit(i32::from(!matches!(outcome, Ok(true)))) }
             }
         }
@@ -79,13 +80,13 @@ impl Child {
         u64::try_from(self.pid.as_raw()).unwrap_or_default()
     }
 
-    /// Tells it to go on.
+    /// Tells the child to go on.
     pub fn order(&mut self) -> Result<(), Failure> {
         let written = self.orders.write_all(&[0]);
         written.map_err(|error| Failure::of_system(&error, "a child does not listen"))
     }
 
-    /// Waits for its next report.
+    /// Waits for the child's next report.
     pub fn report(&mut self) -> Result<u64, Failure> {
         let mut fds = [PollFd::new(self.reports.as_fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(DEADLINE).unwrap_or(PollTimeout::MAX);
@@ -98,7 +99,7 @@ impl Child {
         Ok(u64::from_ne_bytes(bytes))
     }
 
-    /// Stops it, and waits until it has stopped.
+    /// Stops the child, and waits until it has stopped.
     pub fn stop(&self) -> Result<(), Failure> {
         self.signal(Signal::SIGSTOP)?;
         match waitpid(self.pid, Some(WaitPidFlag::WUNTRACED)) {
@@ -111,14 +112,14 @@ impl Child {
         self.signal(Signal::SIGCONT)
     }
 
-    /// Kills it, without waiting for it; returns the time.
+    /// Kills the child without waiting for it. Returns the time of the kill.
     pub fn kill(&self) -> Result<u64, Failure> {
         let at = now();
         self.signal(Signal::SIGKILL)?;
         Ok(at)
     }
 
-    /// Waits until it sleeps in the kernel.
+    /// Waits until the child sleeps in the kernel.
     pub fn wait_until_it_sleeps(&self) -> Result<(), Failure> {
         eventually("a child sleeps", || {
             let status = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
@@ -126,7 +127,7 @@ impl Child {
         })
     }
 
-    /// Whether it is alive and executes a program of this name.
+    /// Whether the child is alive and executes a program of this name.
     pub fn executes(&self, name: &str) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         status.contains(&format!("({name}) ")) && !status.contains(") Z ")
@@ -136,7 +137,7 @@ impl Child {
         kill(self.pid, signal).map_err(|errno| failed("kill", errno))
     }
 
-    /// Kills it if it still exists, and waits until it is gone.
+    /// Kills the child if it still exists, and waits until it is gone.
     pub fn end(mut self) {
         self.bury();
     }
@@ -144,7 +145,7 @@ impl Child {
     fn bury(&mut self) {
         if !self.is_gone {
             self.is_gone = true;
-            // It may have ended by itself, but must be waited for all the same.
+            // The child may have ended by itself, but this process must still wait for it.
             let _ = kill(self.pid, Signal::SIGKILL);
             let _ = waitpid(self.pid, None);
         }
@@ -170,7 +171,8 @@ impl Part {
         read.map_err(|error| Failure::of_system(&error, "the parent is gone"))
     }
 
-    /// Forks a child that outlives this one, and ends when this one's parent is done with it. Returns its process id.
+    /// Forks a child that outlives this process, and ends when this process's parent drops its end of the pipe. Returns
+    /// the child's process id.
     pub fn start_orphan(&mut self) -> Result<u64, Failure> {
         // SAFETY: as in `Child::start`.
         match unsafe { fork() }.map_err(|errno| failed("fork", errno))? {

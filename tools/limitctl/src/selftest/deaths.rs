@@ -1,4 +1,4 @@
-//! What a death leaves behind, and whether it is noticed.
+//! What the death of a process leaves behind, and whether the death is noticed.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -11,8 +11,8 @@ use super::child::{Child, DEADLINE, Part, eventually, now, wrong};
 use crate::exit::Failure;
 use crate::text::human;
 
-/// A process is killed while it holds a set's lock, in the middle of an operation: the next one takes over the lock,
-/// and finds everything in order.
+/// A process is killed while it holds a set's lock, in the middle of an operation. The next process takes over the
+/// lock, and finds everything in order.
 pub fn recovery(act: &Act) -> Result<Seen, Failure> {
     let child = Child::start(|_: &mut Part| {
         loop {
@@ -21,7 +21,7 @@ pub fn recovery(act: &Act) -> Result<Seen, Failure> {
     })?;
     stop_with_the_lock(act, &child)?;
     let killed = child.kill()?;
-    // The kernel hands on the lock when it tears down the process; until then, this waits for the lock.
+    // The lock becomes free when the kernel tears down the process. Until then, this waits for the lock.
     let permit = act
         .take(1)?
         .ok_or_else(|| wrong("a place that no process holds is not to be had"))?;
@@ -60,7 +60,7 @@ fn stop_with_the_lock(act: &Act, child: &Child) -> Result<(), Failure> {
     ))
 }
 
-/// A stopped process counts as alive, and a killed one as dead, going by the lock on its byte of the file.
+/// By the lock on its byte of the file, a stopped process counts as alive, and a killed one as dead.
 pub fn liveness(act: &Act) -> Result<Seen, Failure> {
     let reader = act.reader()?;
     let holder = act.start_holder()?;
@@ -90,7 +90,7 @@ pub fn exec(act: &Act) -> Result<Seen, Failure> {
         std::mem::forget(act.take_all("in a child")?);
         part.report(0)?;
         part.wait_for_order()?;
-        // Reads until the parent is done with it.
+        // The shell reads until the parent drops its end of the pipe.
         let error = Command::new("sh")
             .args(["-c", "read line"])
             .stdin(part.orders()?)

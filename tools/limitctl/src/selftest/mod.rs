@@ -1,5 +1,5 @@
-//! Tries out on a file system and a kernel what limits across processes rely on, with its own processes, which it
-//! kills.
+//! Tries out, on a file system and a kernel, what limits across processes rely on. It uses processes of its own, which
+//! it kills.
 
 mod act;
 mod check;

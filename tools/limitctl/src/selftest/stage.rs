@@ -1,4 +1,4 @@
-//! The checks, each on a segment of its own in the directory under test.
+//! The checks, each on its own segment in the directory under test.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::exit::Failure;
 use crate::text::human;
 use crate::uninterrupted::Uninterrupted;
 
-/// For how long the clocks are compared.
+/// How long the clocks are compared.
 const CLOCKS: Duration = Duration::from_millis(100);
 
 /// A check on a segment.
@@ -25,7 +25,7 @@ type TryOut = fn(&Act) -> Result<Seen, Failure>;
 #[derive(Debug)]
 pub struct Stage {
     directory: TempDir,
-    /// Lasts until everything is removed, so it is dropped after the directory.
+    /// Must last until everything is removed, so it is dropped after the directory.
     _uninterrupted: Uninterrupted,
 }
 
@@ -48,11 +48,11 @@ impl Stage {
         })
     }
 
-    /// Runs all checks one after the other, each on a new segment.
+    /// Runs all checks one after another, each on a new segment.
     ///
     /// # Errors
     ///
-    /// If no segment can be created here.
+    /// Fails if no segment can be created here.
     pub fn perform(&self) -> Result<Vec<Check>, Failure> {
         let locks = self.locks()?;
         if !locks.passed {
@@ -76,7 +76,8 @@ impl Stage {
         Ok(checks)
     }
 
-    /// Segments need a file system on which the lock that shows that a process is alive lasts as long as the process.
+    /// Checks that the lock by which a process shows that it is alive lasts as long as the process. Segments need a
+    /// file system on which it does.
     fn locks(&self) -> Result<Check, Failure> {
         let outcome = match Segment::create(self.directory.path().join("locks"), &declaration()) {
             Ok(_) => Ok(Seen::new(

@@ -1,4 +1,4 @@
-//! How long it takes until a waiting process goes on.
+//! How long it takes a waiting process to go on.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use super::check::{Seen, Times};
 use super::child::{Child, Part, eventually, now};
 use crate::exit::Failure;
 
-/// How often each is measured.
+/// How often each time is measured.
 const WAKES: usize = 200;
 const DEATHS: usize = 20;
 /// A waiter starts to watch for deaths after it has waited for a few milliseconds.
 const WATCHES_AFTER: Duration = Duration::from_millis(10);
 
-/// A waiter sleeps until what it waits for is released, and is then granted it.
+/// A waiter sleeps until the places that it waits for are released, and is then granted them.
 pub fn wake(act: &Act) -> Result<Seen, Failure> {
     let mut waiter = start_waiter(act)?;
     let mut times = Times::default();
@@ -49,8 +49,8 @@ pub fn hand_over(act: &Act) -> Result<Seen, Failure> {
     Ok(times.add_to(Seen::new(what)))
 }
 
-/// Starts a child that, at each order, waits for all places, reports when it got them, gives them back, and reports
-/// that.
+/// Starts a child that, at each order, waits for all places, gives them back, reports when it got them, and reports
+/// that it is done.
 fn start_waiter(act: &Act) -> Result<Child, Failure> {
     Child::start(|part: &mut Part| {
         let request = act.set.request().with("places", CAPACITY)?;
