@@ -22,14 +22,14 @@ pub struct Flip<'a> {
 pub struct Comparison {
     pub requests: u64,
     pub flips: u64,
-    /// Flips to admitted: the other declaration refuses.
+    /// Flips to admitted, where the other declaration refuses.
     pub to_admitted: u64,
-    /// Flips to refused: the other declaration admits.
+    /// Flips to refused, where the other declaration admits.
     pub to_refused: u64,
 }
 
 impl Comparison {
-    /// Counts a request; returns whether its verdict flips.
+    /// Counts a request. Returns whether its verdict flips.
     pub fn note(&mut self, admitted: bool, against: bool) -> bool {
         self.requests += 1;
         match (admitted, against) {

@@ -30,7 +30,7 @@ pub struct Held {
     pub position: usize,
     pub key: Option<String>,
     pub permit: Permit<'static>,
-    /// What it will have used.
+    /// What the request will have used by then.
     pub usage: Amounts,
 }
 
@@ -63,7 +63,7 @@ impl Pending {
         !self.waiting.is_empty()
     }
 
-    /// Those that no longer wait, and the outcome of each.
+    /// Takes out the requests that no longer wait, with the outcome of each.
     pub fn decided(&mut self) -> Vec<(Waiting, Result<Outcome<'static>, Error>)> {
         let mut context = Context::from_waker(Waker::noop());
         let mut decided = Vec::new();
@@ -86,7 +86,7 @@ impl Pending {
         self.held.first_key_value().map(|((end, _), _)| *end)
     }
 
-    /// A permit that ends by `now`.
+    /// Takes out a permit that ends by `now`.
     pub fn end_of_hold(&mut self, now: Duration) -> Option<Held> {
         let first = self.held.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())

@@ -17,7 +17,7 @@ use super::trace::{Amounts, Ends, Take, Timing};
 use super::verdict::{Answer, EventVerdict, millis};
 use crate::exit::Failure;
 
-/// The usual file system in memory; without it, the directory for temporary files must do.
+/// The usual file system in memory. Without it, the directory for temporary files is used.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// A declaration that a trace is replayed against.
@@ -27,7 +27,7 @@ pub struct Simulation {
     clock: VirtualClock,
     sets: Vec<LimitSet>,
     positions: HashMap<String, usize>,
-    /// The requests that the trace may settle and release.
+    /// By id, the requests that the trace may settle and release.
     known: HashMap<String, Known>,
     pending: Pending,
 }
@@ -38,7 +38,7 @@ struct Known {
     /// The position of the set that was asked.
     position: usize,
     key: Option<String>,
-    /// `None` if it was refused: then there is nothing to settle or release.
+    /// `None` if the request was refused, so that there is nothing to settle or release.
     permit: Option<Permit<'static>>,
 }
 
@@ -72,15 +72,16 @@ pub struct Settled {
 /// What a settlement changed, by limit.
 #[derive(Debug)]
 pub struct Changes {
-    /// What was charged in addition to what was taken.
+    /// What was charged on top of what was taken.
     pub charged: Amounts,
     pub returned: Amounts,
 }
 
 impl Simulation {
-    /// Creates a private segment and removes its name at once: nothing is left behind, however the program ends.
+    /// Creates a private segment, and removes its name at once, so that nothing is left behind, however the program
+    /// ends.
     pub fn new(declaration: &Declaration) -> Result<Self, Failure> {
-        // It moves only to lines of the trace, and to what is due between them.
+        // The clock advances only to lines of the trace, and to what is due between them.
         let clock = VirtualClock::new(Duration::ZERO).auto_advance(false);
         let options = OpenOptions::new().virtual_clock(&clock);
         let declaration = declaration.clone().mode(0o600);
@@ -116,7 +117,7 @@ impl Simulation {
         self.segment.declaration()
     }
 
-    /// Moves time on, stopping at each instant at which a wait or a hold ends.
+    /// Advances the clock, stopping at each instant at which a wait or a hold ends.
     pub fn advance_to(&mut self, at: Duration) -> Result<Vec<Happened>, Failure> {
         let mut happened = Vec::new();
         while let Some(next) = self.next_instant().filter(|next| *next <= at) {
@@ -130,7 +131,7 @@ impl Simulation {
         Ok(happened)
     }
 
-    /// Moves time on until nothing waits or is held for a time any more.
+    /// Advances the clock until no request waits and no permit is held for a time any more.
     pub fn finish(&mut self) -> Result<Vec<Happened>, Failure> {
         let mut happened = Vec::new();
         while let Some(next) = self.next_instant() {
@@ -165,7 +166,7 @@ impl Simulation {
         Some(self.sets[known.position].name())
     }
 
-    /// Takes what a line asks for; if it may wait, as soon as it can.
+    /// Takes what a line asks for, or queues the request if it may wait.
     ///
     /// A limit that the set does not have is skipped, and so is a key or a tier if the set has none.
     pub fn take(&mut self, line: u64, take: &Take) -> Result<Vec<Happened>, Failure> {
@@ -265,7 +266,8 @@ impl Simulation {
         Ok(settled.map(Happened::Settled))
     }
 
-    /// Looks which waiting requests are decided, until no more are: what one gives back at once may admit another.
+    /// Answers the waiting requests that are decided, until no more are, because what one request gives back at once
+    /// may admit another.
     fn see_who_is_decided(&mut self, happened: &mut Vec<Happened>) -> Result<(), Failure> {
         loop {
             let decided = self.pending.decided();
@@ -278,7 +280,7 @@ impl Simulation {
         }
     }
 
-    /// Notes the answer to a request that waited.
+    /// Records the answer to a request that waited.
     fn answer_waiting(
         &mut self,
         waiting: Waiting,
@@ -295,7 +297,7 @@ impl Simulation {
         )
     }
 
-    /// Notes the answer to a request of that line, to that set, at that time, and keeps what it was granted.
+    /// Records the answer to the request that this line made to this set at this time, and keeps what was granted.
     fn conclude(
         &mut self,
         (line, position, asked_at): (u64, usize, Duration),
@@ -370,7 +372,7 @@ impl Simulation {
     }
 }
 
-/// What a line asks a set for, except for addresses.
+/// The request that a line makes of a set, without the key if that is an address.
 fn request<'a>(set: &'a LimitSet, take: &Take) -> Result<Request<'a>, Failure> {
     let mut request = set.request();
     for (limit, cost) in &take.cost {
@@ -424,7 +426,7 @@ fn decide_address(request: &Request<'_>) -> Result<(Answer, Option<Permit<'stati
     }
 }
 
-/// The answer, and what was granted. `peek` says how the limits stand.
+/// The answer, and what was granted. `peek` returns the state of the limits.
 fn answer_of<'a>(
     outcome: Result<Outcome<'a>, Error>,
     peek: impl FnOnce() -> Result<Vec<Verdict<'a>>, Failure>,
@@ -432,7 +434,7 @@ fn answer_of<'a>(
     match outcome {
         Ok(Outcome::Admitted(permit)) => Ok((Answer::admitted(&permit), Some(permit.into_owned()))),
         Ok(Outcome::Refused(refusal)) => Ok((Answer::refused(&refusal), None)),
-        // A mistake in a program, but here it is what people try out limits for.
+        // In a program this is a mistake, but here it is what people try out limits for.
         Err(Error::Request(RequestError::NeverAdmissible { limit, .. })) => {
             Ok((Answer::never(limit, &peek()?), None))
         }
@@ -475,7 +477,7 @@ fn whole_millis(utc: Duration) -> u64 {
 
 fn release(mut permit: Permit<'static>) -> Result<(), Failure> {
     match permit.release() {
-        // Its lease ran out, because the trace releases it late.
+        // The lease has run out, because the trace releases the permit late.
         Ok(()) | Err(Error::Permit(PermitError::Reclaimed { .. })) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -487,7 +489,7 @@ fn unknown_id(id: &str) -> Failure {
     ))
 }
 
-/// An error caused by the event itself.
+/// Turns an error into a failure, which is one of the trace if the event itself caused it.
 fn of_event(error: Error) -> Failure {
     let is_of_event = matches!(
         error,

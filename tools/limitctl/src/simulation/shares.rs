@@ -1,4 +1,4 @@
-//! What each key got of the limits that all keys have together, and how long it waited for that.
+//! What each key got of the limits that all keys have together, and how long it waited for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::text::human;
 use crate::text::sanitise;
 use crate::text::table::Table;
 
-/// The most keys in a text.
+/// The most keys that a text lists.
 const MAX_ROWS: usize = 20;
 
 /// The keys of a set that has limits of all keys.
@@ -30,13 +30,13 @@ struct Share {
     admitted: u64,
     /// Units of each limit of all keys, after settlements.
     used: BTreeMap<String, u64>,
-    /// Of the requests that were admitted, in milliseconds.
+    /// The total wait of the requests that were admitted, in milliseconds.
     waited_ms: u64,
     longest_wait_ms: u64,
 }
 
 impl Shares {
-    /// `None` if the keys share nothing.
+    /// Returns `None` if the keys share no limit.
     pub fn of(set: &SetDeclaration) -> Option<Self> {
         let overall = set
             .limits()
@@ -76,7 +76,7 @@ impl Shares {
         }
     }
 
-    /// The keys that got most, those that got most of the first limit first.
+    /// The keys that got the most of the first limit, in that order.
     pub fn text(&self) -> String {
         let mut rows: Vec<(&String, &Share)> = self.by_key.iter().collect();
         let first = |share: &Share| self.limits.first().map(|limit| share.used(limit));

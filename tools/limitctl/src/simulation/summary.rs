@@ -33,7 +33,7 @@ pub struct Summary {
 struct Outcomes {
     requests: u64,
     admitted: u64,
-    /// By reason.
+    /// The refusals by reason.
     refused: BTreeMap<String, u64>,
 }
 
@@ -54,11 +54,11 @@ struct SetSummary {
 struct LimitSummary {
     limit: String,
     kind: Kind,
-    /// Units, after settlements: less what they gave back, plus what they charged.
+    /// Units used, after settlements: less what those gave back, plus what they charged.
     used: u64,
     /// Units charged in one second of the clock, including those given back later.
     max_in_a_second: Peak,
-    /// Units; `None` for limits that are not held.
+    /// In units. `None` for limits that are not held.
     max_held_at_once: Option<u64>,
     /// Requests for which this was the binding limit.
     refused: u64,
@@ -247,7 +247,7 @@ impl SetSummary {
 }
 
 impl Peak {
-    /// Counts units at an instant, which must not be before the last one.
+    /// Counts units at an instant, which must not be before the previous one.
     fn add(&mut self, at_ms: u64, number: u64) {
         let second = at_ms / 1_000;
         if second != self.second {

@@ -9,7 +9,7 @@ use crate::text::table::Table;
 
 const MAX_ROWS: u64 = 40;
 
-/// The most marks in a row.
+/// The most marks that a row has.
 const MAX_MARKS: u64 = 50;
 
 const SECOND: u64 = 1_000;
@@ -45,7 +45,7 @@ const LENGTHS: [u64; 27] = [
     200 * DAY,
     1_000 * DAY,
     10_000 * DAY,
-    // Longer than all of time.
+    // Longer than the whole range of times.
     1_000_000 * DAY,
 ];
 
@@ -66,7 +66,7 @@ struct Row {
 }
 
 impl Timeline {
-    /// Counts a request, which must not be before the last one.
+    /// Counts a request, which must not be before the previous one.
     pub fn note(&mut self, at_ms: u64, admitted: bool) {
         if self.rows.is_empty() {
             self.first = at_ms / self.row_ms();
@@ -105,7 +105,7 @@ impl Timeline {
         self.rows = rows;
     }
 
-    /// Each row, with the time when it begins, in milliseconds.
+    /// Each row, with the time at which it begins, in milliseconds.
     fn dated_rows(&self) -> impl Iterator<Item = (u64, &Row)> {
         (self.first..)
             .map(|number| number * self.row_ms())

@@ -1,4 +1,4 @@
-//! Traces: what was asked for and when, one JSON object per line.
+//! Traces, which record what was asked for and when, as one JSON object per line.
 
 use std::fmt;
 use std::io::{BufRead, Read};
@@ -50,7 +50,7 @@ pub struct Take {
     pub ends: Ends,
 }
 
-/// How what a request was granted ends.
+/// What ends a request's hold on what it was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ends {
     /// By later lines, which settle and release it under this id.
@@ -61,7 +61,7 @@ pub enum Ends {
 /// How long a request waits and then holds, in milliseconds, and what it has used by then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
-    /// `None` if it does not wait.
+    /// `None` if the request does not wait.
     pub wait_ms: Option<u64>,
     pub hold_ms: u64,
     pub usage: Amounts,
@@ -81,7 +81,7 @@ pub struct Trace<R> {
 }
 
 impl<R: BufRead> Trace<R> {
-    /// Makes a trace; `name` is the source's name in messages.
+    /// Makes a trace. Messages call the source `name`.
     pub fn new(source: R, name: String) -> Self {
         Self {
             source,
@@ -92,7 +92,7 @@ impl<R: BufRead> Trace<R> {
         }
     }
 
-    /// The next event; `None` at the end. Empty lines are skipped.
+    /// Reads the next event, skipping empty lines. Returns `None` at the end.
     pub fn next_event(&mut self) -> Result<Option<Event>, Failure> {
         loop {
             self.bytes.clear();
@@ -181,7 +181,7 @@ struct Line {
 }
 
 fn parse(bytes: &[u8]) -> Result<(u64, Action), String> {
-    // The parser would also accept a list of the same values in order.
+    // The parser would also accept a list of the same values, in order.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(r#"not an object: write for example {"at_ms": 1000, "set": "api"}"#.to_owned());
     }

@@ -8,14 +8,14 @@ use shmlimit::{Checked, Permit, Refusal, Verdict};
 /// The answer to a request of a trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct EventVerdict {
-    /// When it was made.
+    /// When the request was made.
     pub at_ms: u64,
     pub set: String,
     pub key: Option<String>,
-    /// How long it waited, rounded up; `None` if it was to be decided at once.
+    /// How long the request waited, rounded up; `None` if it had to be decided at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
-    /// When it was decided.
+    /// When the request was decided.
     #[serde(skip)]
     pub decided_ms: u64,
     #[serde(flatten)]
@@ -77,7 +77,7 @@ impl Answer {
         }
     }
 
-    /// The answer of a check, which takes for good or refuses.
+    /// The answer of a check, which either takes for good or refuses.
     pub fn checked(checked: &Checked<'_>) -> Self {
         match checked.refusal() {
             Some(refusal) => Self::refused(&refusal),
@@ -106,7 +106,7 @@ fn named(verdict: Verdict<'_>) -> (String, LimitVerdict) {
     (verdict.limit.to_owned(), figures)
 }
 
-/// Rounded up, so that a promise has come true by then.
+/// A duration in milliseconds, rounded up, so that what is promised for then has come true.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
