@@ -24,7 +24,7 @@ pub fn amounts(set: &SetSnapshot, amounts: &BTreeMap<String, u64>) -> String {
     named(amounts, |name, units| Some(limit(name)?.format_units(units)))
 }
 
-/// The same where only the set's declaration is at hand.
+/// The same as [`amounts()`], for callers that only have the set's declaration.
 pub fn declared_amounts(set: Option<&SetDeclaration>, amounts: &BTreeMap<String, u64>) -> String {
     let limit = |name: &str| set?.limits().iter().find(|limit| limit.name() == name);
     named(amounts, |name, units| Some(limit(name)?.format_units(units)))

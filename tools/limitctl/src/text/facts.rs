@@ -2,12 +2,12 @@
 
 use super::style;
 
-/// What is known of something, fact by fact.
+/// What is known about something, as a list of facts.
 #[derive(Clone, Debug, Default)]
 pub struct Facts(Vec<(&'static str, String)>);
 
 impl Facts {
-    /// Adds a fact, unless it is `None`; the caller has sanitised it.
+    /// Adds a fact, unless it is `None`. The caller must have sanitised it.
     pub fn fact(mut self, name: &'static str, text: impl Into<Option<String>>) -> Self {
         self.0.extend(text.into().map(|text| (name, text)));
         self

@@ -7,7 +7,7 @@ use super::amounts::amount;
 use super::table::Cell;
 use super::{human, process, sanitise, style};
 
-/// Which process asks the store for leases, and how often duty was taken over.
+/// Which process asks the store for leases, and how often the duty was taken over.
 pub fn duty(snapshot: &SegmentSnapshot, fleet: &FleetSnapshot) -> String {
     let who = by_file(snapshot, fleet, |fleet| who(snapshot, fleet));
     format!("{who}, taken over {} times", human::count(fleet.takeovers))
@@ -18,7 +18,8 @@ pub fn store(snapshot: &SegmentSnapshot, fleet: &FleetSnapshot) -> String {
     by_file(snapshot, fleet, |fleet| sanitise::line(&fleet.url))
 }
 
-/// The number by which the store knows this host. The files of a directory have the first half in common.
+/// The number by which the store knows this host. The numbers of the files of a directory have the first half in
+/// common.
 pub fn host(fleet: &FleetSnapshot) -> String {
     match fleet.host & u64::from(u32::MAX) {
         0 => format!("{:08x}", fleet.host >> 32),
@@ -26,7 +27,7 @@ pub fn host(fleet: &FleetSnapshot) -> String {
     }
 }
 
-/// What there is to say of a segment. If that differs between the files of a directory, says for which sets.
+/// What `say` says about a segment. If that differs between the files of a directory, says which sets it is for.
 fn by_file(
     snapshot: &SegmentSnapshot,
     fleet: &FleetSnapshot,
@@ -83,7 +84,7 @@ pub fn answer(lease: &LeaseSnapshot) -> Cell {
     }
 }
 
-/// What is leased of a limit and not spent, or how many keys have something leased or to report.
+/// How much of a limit is leased and not spent, or how many keys have units leased or to report.
 pub fn left(limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Cell {
     match (lease.keys, lease.left) {
         (Some(keys), _) => human::quantity(keys, "key", "keys").into(),
@@ -92,7 +93,7 @@ pub fn left(limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Cell {
     }
 }
 
-/// For how much longer the lease lasts. Empty for limits by key, because the lease of each key ends at another time.
+/// How much longer the lease lasts. Empty for limits by key, because the lease of each key ends at another time.
 pub fn valid_for(lease: &LeaseSnapshot) -> String {
     match lease.keys {
         None => human::duration(lease.valid_for),
@@ -108,7 +109,7 @@ pub fn share(limit: &LimitSnapshot, lease: &LeaseSnapshot) -> String {
     }
 }
 
-/// How many hosts want something of the limit. That is counted for each key.
+/// How many hosts want units of the limit. Empty for limits by key, because that is counted for each key.
 pub fn hosts(lease: &LeaseSnapshot) -> String {
     match lease.keys {
         None => human::count(lease.hosts),

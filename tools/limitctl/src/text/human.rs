@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::Serializer;
 use shmlimit::Window;
 
-/// A length of time: in its two largest units from minutes up, otherwise in one unit with up to three digits.
+/// A length of time: from one minute, in its two largest units; below that, in one unit with up to three digits.
 pub fn duration(length: Duration) -> String {
     let nanos = length.as_nanos();
     let units = Window::UNITS.map(|(name, size)| (name, size.as_nanos()));
@@ -23,7 +23,7 @@ pub fn duration(length: Duration) -> String {
             more => format!("{whole}{name}{more}{smaller}"),
         };
     }
-    // Truncated rather than rounded, so that 999.9 ms never shows as 1000.
+    // The fraction is truncated rather than rounded, so that 999.9 ms never shows as 1000.
     let decimals = match whole {
         100.. => 0,
         10.. => 1,
@@ -66,7 +66,7 @@ pub fn count(number: u64) -> String {
     grouped(&number.to_string())
 }
 
-/// A decimal number, its whole part in groups of three digits.
+/// A decimal number with its whole part in groups of three digits.
 pub fn grouped(decimal: &str) -> String {
     let whole = decimal.find('.').unwrap_or(decimal.len());
     let mut text = String::with_capacity(decimal.len() + whole / 3);
@@ -89,7 +89,7 @@ pub fn as_text(path: &Path) -> PathBuf {
     path.to_string_lossy().into_owned().into()
 }
 
-/// A path, safe to print.
+/// A path as text that is safe to print.
 pub fn path(path: &Path) -> String {
     super::sanitise::line(&path.to_string_lossy())
 }
@@ -117,7 +117,7 @@ pub fn time_of_day(utc: Duration) -> String {
     )
 }
 
-/// Requests per second, in at most ten characters; a dash if not known yet.
+/// Requests per second, in at most ten characters, or a dash if the rate is not known yet.
 pub fn rate(per_second: Option<f64>) -> String {
     match per_second {
         None => "-".to_owned(),

@@ -11,8 +11,8 @@ use super::human::{self, count};
 use super::table::Cell;
 use super::{sanitise, style};
 
-/// A key on one line: its text, or its bytes in hexadecimal. If they are not all that it has, they are followed by its length
-/// and the beginning of its fingerprint, and if none are stored, it is the fingerprint.
+/// A key on one line: its text, or its bytes in hexadecimal. If these are not the whole key, its length and the
+/// beginning of its fingerprint follow. If no bytes are stored, the line is the fingerprint.
 pub fn key(label: &KeyLabel) -> String {
     let Some(kept) = &label.kept else {
         return format!("#{}", label.fingerprint);
@@ -27,13 +27,13 @@ pub fn key(label: &KeyLabel) -> String {
     shown
 }
 
-/// A key on one line; empty if there is none.
+/// A key on one line, or nothing if there is no key.
 pub fn of(label: Option<&KeyLabel>) -> String {
     label.map(key).unwrap_or_default()
 }
 
-/// What a key gets of what all keys have together while the same keys wait, and by which weight; empty if it does not wait
-/// for that.
+/// The share that a key gets of limits of all keys while the same keys wait, and its weight. Empty if it does not wait
+/// for such limits.
 pub fn share(in_order: Option<KeyInOrder>) -> String {
     in_order.map_or_else(String::new, |key| {
         let percent = 100.0 * key.weight as f64 / key.weight_of_all.max(1) as f64;
@@ -41,7 +41,7 @@ pub fn share(in_order: Option<KeyInOrder>) -> String {
     })
 }
 
-/// How far a key is ahead of the others that wait for what all keys have together; empty if it is not.
+/// How far a key is ahead of the others that wait for limits of all keys. Empty if it is not ahead.
 pub fn lead(in_order: Option<KeyInOrder>) -> String {
     let lead = in_order.map(|key| key.lead).filter(|lead| !lead.is_zero());
     lead.map(human::duration).unwrap_or_default()
@@ -52,19 +52,19 @@ pub fn whole(key: &[u8]) -> String {
     std::str::from_utf8(key).map_or_else(|_| format!("0x{}", hex(key)), sanitise::line)
 }
 
-/// A key that someone typed, as little of it as is shown of others.
+/// A key that someone typed, cut to as little as is shown of other keys.
 pub fn typed(key: &[u8]) -> String {
     let is_start = |end: &usize| std::str::from_utf8(key).map_or(true, |text| text.is_char_boundary(*end));
     let end = (0..=harmless(key)).rev().find(is_start).unwrap_or(0);
     format!("{}... ({})", whole(&key[..end]), human::bytes(key.len() as u64))
 }
 
-/// How many of a key's first bytes cannot be used in its place.
+/// How many of a key's first bytes can be shown without being usable in its place.
 pub fn harmless(key: &[u8]) -> usize {
     (key.len() / 4).min(4)
 }
 
-/// The address that a key is.
+/// A key as an address, if it is one.
 pub fn address(key: &OsStr) -> Option<IpAddr> {
     key.to_str()?.parse().ok()
 }
@@ -89,7 +89,7 @@ pub fn occupancy(table: &KeysSnapshot) -> String {
     )
 }
 
-/// What this host may spend of a limit that hosts share, and what it waits for.
+/// What this host may spend of a limit that hosts share, and what it is waiting for.
 fn leased(limit: &KeyLimitSnapshot, lease: &KeyLeaseSnapshot) -> Cell {
     let mut text = if !lease.valid_for.is_zero() {
         let left = amount_of_key(limit, lease.left);
@@ -138,7 +138,7 @@ pub fn left(limit: &KeyLimitSnapshot) -> Cell {
     )
 }
 
-/// What is left of at most `max` units, which may be unlimited; then the remarks, and how long until it is full.
+/// What is left of at most `max` units (unlimited if there is no `max`), the remarks, and how long until it is full.
 pub fn left_of(
     max: Option<u64>,
     remaining: u64,

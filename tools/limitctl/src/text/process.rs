@@ -1,4 +1,4 @@
-//! How processes are shown: by id, and with the id's PID namespace if that is not this process's.
+//! How processes are shown: by id, with the id's PID namespace if that is not the one of this process.
 
 use shmlimit::fleet::DutySnapshot;
 use shmlimit::snapshot::{HoldSnapshot, ParticipantSnapshot, ProcessId, SegmentSnapshot, TicketSnapshot};

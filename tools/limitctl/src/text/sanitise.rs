@@ -3,7 +3,7 @@
 
 /// Whether a terminal only shows the character: no control characters, no direction overrides, nothing invisible.
 pub fn is_harmless(character: char) -> bool {
-    // Quotes and the backslash are escaped by Rust for other reasons.
+    // Rust escapes quotes and the backslash for other reasons.
     matches!(character, '"' | '\'' | '\\') || character.escape_debug().len() == 1
 }
 
@@ -15,7 +15,7 @@ pub fn line(text: &str) -> String {
             Some((index, '"' | '\'' | '\\')) => part.split_at(index),
             _ => (part, ""),
         };
-        // Unlike `char`'s, `str`'s escape leaves accents on letters alone.
+        // Unlike that of `char`, the escape of `str` leaves accents on letters alone.
         shown.extend(body.escape_debug());
         shown.push_str(plain);
     }

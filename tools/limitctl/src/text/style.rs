@@ -1,4 +1,4 @@
-//! The few styles there are. They are stripped if standard output is not a terminal.
+//! The styles of text. They are stripped if standard output is not a terminal.
 
 use anstyle::{AnsiColor, Style};
 

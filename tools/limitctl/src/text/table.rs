@@ -71,7 +71,7 @@ impl<'a, T> Table<'a, T> {
         self.column(heading, Side::Right, cell)
     }
 
-    /// Adds a column of texts if there are any.
+    /// Adds a column of texts, unless all of them are empty.
     pub fn left_if_any(self, heading: &str, cell: impl Fn(&'a T) -> String) -> Self {
         if self.items.iter().all(|item| cell(item).is_empty()) {
             return self;
@@ -97,7 +97,7 @@ impl<'a, T> Table<'a, T> {
         let mut text = String::new();
         for row in 0..=self.items.len() {
             text.push_str(&" ".repeat(indent));
-            // Spaces to write before the next text, so that no line ends in spaces.
+            // How many spaces to write before the next text. They are put off so that no line ends in spaces.
             let mut owed = 0;
             for (column, width) in self.columns.iter().zip(&widths) {
                 let cell = &column.cells[row];

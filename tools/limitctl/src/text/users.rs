@@ -1,4 +1,4 @@
-//! Those who hold something or wait for it, as every list shows them.
+//! Holders and waiters, as every list shows them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct User<'a> {
     pub slot: Option<u64>,
     pub process: Option<ProcessId>,
     pub state: UserState,
-    /// How long it has been held, or in the queue.
+    /// How long it has been held or has waited in the queue.
     pub age: Duration,
     pub amounts: &'a BTreeMap<String, u64>,
     pub key: Option<&'a KeyLabel>,
@@ -29,7 +29,7 @@ pub enum UserState {
     Returned,
     Waits,
     Served,
-    /// It lives, but does not run until another process lets it.
+    /// The process is alive, but does not run until another process lets it.
     Stopped,
     Dead,
 }
@@ -88,7 +88,7 @@ impl<'a> From<&'a TicketSnapshot> for User<'a> {
 }
 
 impl User<'_> {
-    /// The same, of a process that does not run.
+    /// The same user, but of a stopped process.
     pub fn stopped(self) -> Self {
         let state = match self.state {
             UserState::Holds | UserState::Waits | UserState::Served => UserState::Stopped,
@@ -97,13 +97,14 @@ impl User<'_> {
         Self { state, ..self }
     }
 
-    /// The label of its request in one line; empty if it has none.
+    /// The label of the user's request on one line. Empty if there is none.
     pub fn label_text(&self) -> String {
         self.label.map(sanitise::line).unwrap_or_default()
     }
 }
 
-/// A table of users, with these headings of the columns of numbers, ages and amounts; without numbers if the first is empty.
+/// A table of users, with these headings for the columns of numbers, ages and amounts. Without numbers if the first
+/// heading is empty.
 pub fn table(
     users: &[User<'_>],
     [number, age, amounts]: [&str; 3],
