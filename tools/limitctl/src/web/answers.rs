@@ -25,13 +25,14 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPENMETRICS: &str = "application/openmetrics-text";
 const OPENMETRICS_1: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The page only runs its own inline code, and only talks to this server.
+/// Lets the page run only its own inline code, and talk only to this server.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Answers a request. `is_local` says that the server only serves this host.
 pub fn answer<B>(segments: &Segments, is_local: bool, request: &Request<B>) -> Response<Full<Bytes>> {
-    // DNS rebinding: another site may point its name at this host to read from it, but the name gives it away.
+    // This prevents DNS rebinding: another site may point its name at this host to read from it, but the name gives it
+    // away.
     if is_local && !names_this_host(request.headers()) {
         return plain(
             StatusCode::MISDIRECTED_REQUEST,

@@ -1,5 +1,5 @@
-//! What `limitctl serve` serves: a page, the same as JSON, and metrics for Prometheus. Nothing can be changed through
-//! it.
+//! What `limitctl serve` serves: a page, the same data as JSON, and metrics for Prometheus. Nothing can be changed
+//! through it.
 
 mod answers;
 mod server;

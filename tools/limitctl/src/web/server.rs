@@ -1,4 +1,4 @@
-//! Connections: a limited number at a time, each for one request, none for long.
+//! Accepts connections: a limited number at a time, each for one request, none for long.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,18 +14,18 @@ use tokio::sync::Semaphore;
 use super::answers::answer;
 use super::view::Segments;
 
-/// Further connections wait to be accepted.
+/// The most connections at a time. Further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;
-/// A request only needs to say where it goes.
+/// The longest request head. A request only needs to say where it goes.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
-/// The longest life of a connection, whatever the other side does.
+/// The longest life of a connection, whatever the client does.
 const MAX_TIME: Duration = Duration::from_secs(20);
 
 /// Answers requests forever.
 ///
 /// # Errors
 ///
-/// If the system lacks the resources that a server needs.
+/// Fails if the system lacks the resources that a server needs.
 pub fn serve(listener: TcpListener, segments: Arc<Segments>) -> io::Result<()> {
     let is_local = listener.local_addr()?.ip().is_loopback();
     listener.set_nonblocking(true)?;

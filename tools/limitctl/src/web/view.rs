@@ -26,7 +26,7 @@ pub struct Segments {
 type Seen = Result<Value, String>;
 
 impl Segments {
-    /// Makes the list; no segment has been looked at yet.
+    /// Makes the list, before any segment has been looked at.
     pub fn new(paths: Vec<PathBuf>) -> Self {
         let not_yet = || Err("it was not looked at yet".to_owned());
         let seen = paths.iter().map(|_| not_yet()).collect();
@@ -52,12 +52,12 @@ impl Segments {
             .collect()
     }
 
-    /// The latest look at a segment; `None` if there is no such index.
+    /// The latest look at a segment. Returns `None` if there is no such index.
     pub fn look(&self, index: usize) -> Option<Seen> {
         self.seen().get(index).cloned()
     }
 
-    /// The metrics at this instant; `None` if no segment can be read.
+    /// The metrics at this instant. Returns `None` if no segment can be read.
     pub fn exposition(&self, format: Format) -> Option<String> {
         let snapshots: Vec<_> = self.paths.iter().filter_map(|path| copy(path).ok()).collect();
         (!snapshots.is_empty()).then(|| exposition(format, snapshots.iter()))
@@ -69,8 +69,8 @@ impl Segments {
     }
 }
 
-/// Looks at all segments repeatedly, forever, in a separate thread. A segment that cannot be read is opened again at
-/// each look.
+/// Looks at all segments again and again, in a separate thread, for as long as the program runs. At each look, opens
+/// again a segment that could not be read.
 pub fn keep_looking(segments: Arc<Segments>, every: Duration, hottest: usize, reveal: Reveal) {
     let mut samplers: Vec<Option<Sampler>> = segments.paths.iter().map(|_| None).collect();
     let mut look_at_all = move || {
@@ -85,7 +85,7 @@ pub fn keep_looking(segments: Arc<Segments>, every: Duration, hottest: usize, re
         let seen = Arc::new(seen.collect());
         *segments.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     };
-    // Once before anything is served.
+    // Take a first look before anything is served.
     look_at_all();
     thread::spawn(move || {
         let mut schedule = Schedule::starting(Instant::now(), every);
