@@ -4,7 +4,7 @@ use std::{fmt, io};
 
 use shmlimit::{ChangeError, DeclarationError, Error, OpenError, SegmentError};
 
-/// An exit code, from sysexits.h if it has one.
+/// An exit code, taken from sysexits.h where that has a fitting one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitCode(u8);
 
@@ -27,11 +27,11 @@ impl ExitCode {
     pub const UNAVAILABLE: Self = Self(69);
     /// The segment could not be created.
     pub const CANNOT_CREATE: Self = Self(73);
-    /// The limits refused, and a later try may be admitted.
+    /// The limits refused, but a later try may be admitted.
     pub const REFUSED: Self = Self(75);
     /// No permission, or a file that must not be trusted.
     pub const PERMISSION: Self = Self(77);
-    /// The declaration is invalid, or the segment has another.
+    /// The declaration is invalid, or the segment has another one.
     pub const DECLARATION: Self = Self(78);
     /// The command exists but cannot be run, as in a shell.
     pub const COMMAND_NOT_EXECUTABLE: Self = Self(126);
@@ -174,7 +174,7 @@ fn code_of(error: &Error) -> ExitCode {
         Error::Change(ChangeError::CannotApply { .. }) => ExitCode::CANNOT_APPLY,
         Error::Declaration(DeclarationError::Unreadable { source, .. }) => code_of_system(source),
         Error::Declaration(_) | Error::Open(OpenError::ConfigMismatch { .. }) => ExitCode::DECLARATION,
-        // Refusals such as `InUse` and a full table; errors of permits, with which no verb ends; and future errors.
+        // Refusals such as `InUse` and a full table, errors about permits, with which no verb ends, and future errors.
         _ => ExitCode::PROBLEM,
     }
 }

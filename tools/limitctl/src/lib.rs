@@ -6,7 +6,7 @@
 //! - `job/inherited.rs` (signals before the runtime starts, and between fork and exec)
 //! - `job/keeper.rs` (what a command does between fork and exec)
 //! - `job/processes.rs` (signals by number, including real-time ones)
-//! - `main.rs` (runs something before the runtime starts)
+//! - `main.rs` (runs a function before the runtime starts)
 //! - `selftest/child.rs` (forks)
 
 mod arguments;
@@ -40,7 +40,7 @@ use exit::{ExitCode, Failure};
 pub use job::note_signals;
 pub use live::exposition::{Format, exposition};
 
-/// Runs the program with these arguments, of which the first is its name, and returns the exit code.
+/// Runs the program with these arguments, the first of which is its name, and returns the exit code.
 ///
 /// Prints to standard output and standard error; `exec` replaces the process or ends as its command did. The program
 /// calls this, and so do the console scripts of packages that include it.
@@ -62,7 +62,7 @@ fn answer_of_parser(answer: &clap::Error) -> Result<ExitCode, Failure> {
         let text = answer.render().to_string();
         let message = match text.strip_prefix("error: ") {
             Some(message) => message.trim_end().to_owned(),
-            // The help text, which the parser returns for a call without arguments.
+            // This is the help text, which the parser returns for a call without arguments.
             None => format!("there is no verb\n\n{}", text.trim_end()),
         };
         return Err(Failure::usage(message));

@@ -1,7 +1,7 @@
 //! The program.
 #![allow(unsafe_code)]
 
-/// Runs before Rust's runtime, which ignores SIGPIPE: only here is the inherited disposition known.
+/// Runs before Rust's runtime, which ignores SIGPIPE, because only here is the inherited disposition still known.
 #[used]
 // SAFETY: the section lists functions that the C library calls once, before `main`; this one makes one system call and
 // stores a word.

@@ -1,4 +1,4 @@
-//! Printing. It is not a failure if a reader has seen enough and closes the pipe.
+//! Prints results and complaints. It is no failure if a reader has seen enough and closes the pipe.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::exit::Failure;
 use crate::text::sanitise;
 
-/// Prints styled text; the styles are stripped if standard output is not a terminal or `NO_COLOR` is set.
+/// Prints styled text. Strips the styles if standard output is not a terminal or `NO_COLOR` is set.
 pub fn print(text: &str) -> Result<(), Failure> {
     deliver(&mut anstream::stdout().lock(), text.as_bytes())
 }
@@ -43,12 +43,12 @@ impl Lines {
         }
     }
 
-    /// Prints a value, buffered until [`flush`](Self::flush) at the latest.
+    /// Prints a value. It may stay in the buffer until [`flush`](Self::flush).
     pub fn print(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         self.print_text(&terminal_safe(serde_json::to_string(value))?)
     }
 
-    /// Prints lines of unstyled text instead.
+    /// Prints lines of unstyled text.
     pub fn print_text(&mut self, text: &str) -> Result<(), Failure> {
         let written = self.stream.write_all(text.as_bytes());
         self.note(written)
@@ -73,7 +73,7 @@ impl Lines {
     }
 }
 
-/// Reports on standard error what went wrong.
+/// Reports a problem on standard error.
 pub fn complain(message: &str) {
     let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     // If standard error is gone, there is nowhere left to report to.
@@ -101,12 +101,12 @@ pub fn not_json(error: serde_json::Error) -> Failure {
     Failure::problem(format!("cannot write JSON: {error}"))
 }
 
-/// JSON in which characters that a terminal might obey are escaped. It reads back as the same text.
+/// Escapes the characters in JSON that a terminal might obey. The result reads back as the same values.
 fn terminal_safe(json: serde_json::Result<String>) -> Result<String, Failure> {
     let json = json.map_err(not_json)?;
     let mut text = String::with_capacity(json.len() + 1);
     for character in json.chars() {
-        // A line break is always between values: within strings it is escaped.
+        // A line break is always between values, because within strings it is escaped.
         if character == '\n' || sanitise::is_harmless(character) {
             text.push(character);
         } else {
@@ -119,7 +119,8 @@ fn terminal_safe(json: serde_json::Result<String>) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// TOML without comments, in which characters that a terminal might obey are escaped. It reads back the same.
+/// Escapes the characters that a terminal might obey in TOML without comments. The result reads back as the same
+/// values.
 fn terminal_safe_toml(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;

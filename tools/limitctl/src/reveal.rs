@@ -1,4 +1,4 @@
-//! How much of keys is shown: so little that what is shown cannot be used in their place, unless it is asked for.
+//! How much of each key is shown: too little to be used in place of the key, unless the user asks for all of it.
 
 use clap::Args;
 use shmlimit::snapshot::{KeyLabel, KeySnapshot, SegmentSnapshot};
@@ -18,18 +18,18 @@ pub struct Reveal {
 }
 
 impl Reveal {
-    /// Shows everything. For tests of what shows keys.
+    /// Shows everything, for tests of code that shows keys.
     #[cfg(test)]
     pub const ALL: Self = Self { reveal: true };
 
-    /// What is shown of a key.
+    /// Cuts a key to what is shown of it.
     pub fn label(self, label: &mut KeyLabel) {
         if let (false, Some(kept)) = (self.reveal, &mut label.kept) {
             kept.truncate(key::harmless(kept));
         }
     }
 
-    /// What is shown of a key that was typed.
+    /// The part of a typed key that is shown.
     pub fn typed(self, typed: &[u8]) -> String {
         if self.reveal {
             key::whole(typed)
@@ -38,13 +38,13 @@ impl Reveal {
         }
     }
 
-    /// What is shown of a row's key.
+    /// Cuts a row's key to what is shown of it.
     pub fn row(self, mut row: KeySnapshot) -> KeySnapshot {
         self.label(&mut row.key);
         row
     }
 
-    /// What is shown of those who hold something of a key, or wait for it.
+    /// Cuts the keys of holds and tickets to what is shown of them.
     pub fn users(self, snapshot: &mut SegmentSnapshot) {
         for set in &mut snapshot.sets {
             let holds = set.holds.iter_mut().map(|hold| &mut hold.key);

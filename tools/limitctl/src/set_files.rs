@@ -1,4 +1,4 @@
-//! The files of segments: single ones, and those of directories with a file for each set.
+//! The files of segments: single files, and those of directories with a file for each set.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{Error, OpenError};
 
-/// The files of a directory with a file for each set; `None` if it is not such a directory.
+/// The files of a directory with a file for each set. Returns `None` if it is not such a directory.
 pub fn sets_in(directory: &Path) -> Option<Vec<PathBuf>> {
     let files = SegmentReader::files_of_sets(directory).ok()??;
     let is_named = directory.extension().is_some_and(|extension| extension == "d");
@@ -20,11 +20,11 @@ pub fn sets_in(directory: &Path) -> Option<Vec<PathBuf>> {
     (!files.is_empty() && (is_named || holds_sets())).then_some(files)
 }
 
-/// The files that no process is attached to, if processes are attached to others of them.
+/// The files that no process is attached to, if processes are attached to any of the others.
 pub fn undeclared(files: &[PathBuf]) -> Vec<PathBuf> {
     let is_in_use = |file: &PathBuf| {
         let snapshot = SegmentReader::open(file).and_then(|reader| reader.snapshot());
-        // If in doubt, it is in use.
+        // In case of doubt, the file counts as in use.
         snapshot.map_or(true, |snapshot| snapshot.participants.iter().any(|it| it.alive))
     };
     let (in_use, unused): (Vec<_>, Vec<_>) = files.iter().cloned().partition(is_in_use);
@@ -34,7 +34,7 @@ pub fn undeclared(files: &[PathBuf]) -> Vec<PathBuf> {
 /// Identifies the file at a path, or the files of a directory with a file for each set.
 pub type FileIdentities = Vec<(u64, u64)>;
 
-/// What is at a path; `None` if there is no file.
+/// Identifies what is at a path. Returns `None` if there is no file.
 pub fn identity(path: &Path) -> Option<FileIdentities> {
     let files = match SegmentReader::files_of_sets(path) {
         Ok(Some(files)) => files,

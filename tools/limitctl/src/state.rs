@@ -1,4 +1,4 @@
-//! Whether a segment can be used, in the words that every view shows.
+//! Whether a segment can be used, in the words that all views share.
 
 use anstyle::Style;
 use serde::Serialize;
@@ -11,9 +11,9 @@ use crate::text::style;
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Ok,
-    /// Its processes get an error and open its successor.
+    /// Attached processes get an error, and open its successor.
     Retired,
-    /// Processes of another boot or namespace, such as a container's, use it: here it can only be looked at.
+    /// In use by processes of another boot or namespace, such as a container's: here it can only be looked at.
     Elsewhere,
     /// From another boot or namespace, or a copy, and in use nowhere: the next process that opens it starts it cold.
     Cold,

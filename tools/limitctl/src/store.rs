@@ -5,8 +5,8 @@ use shmlimit_fleet::Refresher;
 
 use crate::output;
 
-/// Takes part in asking a segment's store until the process ends; does nothing if there is no store. If this process
-/// cannot ask, that is reported but is not a failure: another process may ask, and what is already leased can be taken
+/// Takes part in asking a segment's store until the process ends. Does nothing if there is no store. If this process
+/// cannot ask, that is reported but is no failure: another process may ask, and what is already leased can be taken
 /// anyway.
 pub fn ask_while_running(segment: &Segment) {
     if matches!(segment.fleet().options(), Ok(None)) {
