@@ -48,7 +48,8 @@ pub(crate) enum Admission {
     Replace,
 }
 
-/// What this decision is based on. Seen under the attach lock, so that no other process joins in the meantime.
+/// What the decision on an [`Admission`] is based on. Seen under the attach lock, so that no other process joins in
+/// the meantime.
 pub(crate) struct Candidate<'a> {
     verified: &'a Verified,
     file: &'a File,
