@@ -376,7 +376,7 @@ shared_records! {
         /// No grant lapses before this instant, on the segment clock; zero if no such instant is known. Never
         /// journalled.
         lapse_at: AtomicU64,
-        /// Requests refused because nothing was leased yet of a limit that hosts share.
+        /// Requests refused because nothing of a limit that hosts share was leased yet.
         refused_lease_pending: AtomicU64,
         /// Requests refused because there was an outage of the store of a limit that hosts share.
         refused_store_out: AtomicU64,
