@@ -354,7 +354,8 @@ mod tests {
         let mutex = ProcessMutex::<Vec<std::sync::Arc<()>>>::new();
         mutex.lock().expect("a page").push(value.clone());
         assert!(is_right_in_child(|| {
-            // SAFETY: the child has a copy of the memory, and what it makes of it is the child's.
+            // SAFETY: the child has its own copy of the memory, and what it does with that copy concerns no other
+            // process.
             let copy = unsafe { std::ptr::read(&raw const mutex) };
             let had = copy.lock().map(|found| found.len());
             let before = count(&value);

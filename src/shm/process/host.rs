@@ -37,7 +37,7 @@ impl HostIdentity {
     }
 }
 
-/// The PID namespace of this process, which it never changes; zero if the kernel does not say.
+/// The PID namespace of this process, which never changes; zero if the kernel does not say.
 pub(super) fn pid_namespace() -> io::Result<u64> {
     namespace("/proc/self/ns/pid")
 }
