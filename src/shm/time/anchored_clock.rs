@@ -2,8 +2,8 @@
 //!
 //! An anchor is a pair of readings, one of each clock at the same instant, from which the counter continues. Each
 //! thread has anchors of its own, so nothing is shared. Anchors belong to an era of the clocks: a forked child, whose
-//! system clock may be that of another time namespace, uses none of its parent's, and neither does a process that has
-//! changed its own.
+//! system clock may be that of another time namespace, uses none of its parent's anchors, and a process that has
+//! changed its time namespace uses none from before.
 
 use std::cell::Cell;
 

@@ -36,10 +36,10 @@ use crate::units::{LATEST_INSTANT, nanos_from_duration};
 ///
 /// # Waiting
 ///
-/// Timeouts count by this clock, and a wait takes no real time: it moves the clock to the next instant that matters,
-/// which is when time alone serves it or when its timeout passes, whichever comes first. If several wait, in any
-/// segments that follow the clock, the clock moves to the first of their instants, and no further until the one whose
-/// time has come has looked again. (Tokio's paused time and Trio's `autojump_threshold` do the same.)
+/// Timeouts are measured by this clock, and a wait takes no real time: it moves the clock to the next instant that
+/// matters, which is when time alone serves it or when its timeout passes, whichever comes first. If several wait, in
+/// any segments that follow the clock, the clock moves to the first of their instants, and no further until the one
+/// whose time has come has looked again. (Tokio's paused time and Trio's `autojump_threshold` do the same.)
 ///
 /// A request that waits for what others hold cannot know whether they are about to give it back. It moves the clock
 /// once no wait has begun or ended for 20 ms of real time. If your program needs longer to give it back, turn

@@ -1,4 +1,4 @@
-//! Who sleeps by a virtual clock, and until when, so that those who wait can move it.
+//! Who sleeps on a virtual clock, and until when, so that those who wait can move it.
 
 use std::collections::HashMap;
 
