@@ -30,7 +30,7 @@ const MAX_DESCRIPTORS: usize = 128;
 /// How long the thread stays when there is nothing to watch, in milliseconds.
 const LINGER: u16 = 10_000;
 
-/// Advances a waiter futex when one of several processes dies, until it is dropped.
+/// Until it is dropped, advances a waiter futex when one of several processes dies.
 #[derive(Debug)]
 pub(crate) struct DeathWatch {
     number: u64,
