@@ -16,11 +16,11 @@ pub(crate) struct Fingerprint {
 /// A permutation of 128 bits that only this segment has, which keeps those who choose keys from choosing buckets,
 /// although they know the hashes of their keys.
 ///
-/// Three rounds of a Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations"), whose functions are
-/// multiplications by secret numbers (Dietzfelbinger, "Universal hashing and k-wise independent random variables via
-/// integer arithmetic without primes"). So whatever hashes are chosen by somebody who does not see where their keys
-/// end up, they meet in buckets as seldom as any others. Functions that also withstand somebody who sees that would cost
-/// as much as hashing the key once more, at each decision on it.
+/// Three rounds of a Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations"), whose
+/// functions are multiplications by secret numbers (Dietzfelbinger, "Universal hashing and k-wise independent random
+/// variables via integer arithmetic without primes"). So whatever hashes are chosen by somebody who does not see
+/// where their keys end up, they meet in buckets as seldom as any others. Functions that also withstand somebody who
+/// sees that would cost as much as hashing the key once more, for each decision on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mixer {
     factors: [u128; 3],
@@ -96,7 +96,7 @@ impl Fingerprint {
 
     #[inline]
     pub(super) fn mixed(mixer: &Mixer, hash: [u64; 2]) -> Self {
-        // It is as unlikely to be zero for some key as two keys are to have the same one.
+        // That this is zero for some key is as unlikely as that two keys have the same fingerprint.
         let [low, high] = mixer.mix(hash);
         Self { low, high }
     }

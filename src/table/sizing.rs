@@ -44,8 +44,8 @@ pub(crate) fn buckets_for(max_keys: u64, shards: u64) -> u64 {
     if keys <= super::BUCKET_ROWS {
         return 1;
     }
-    // With a single shard, only the unevenness of its buckets matters. And the more buckets there are, the fuller is
-    // the fullest.
+    // With a single shard, only the unevenness of its buckets matters. And the more buckets there are, the fuller the
+    // fullest one is.
     let bucket_keys = if keys > 65_536 {
         28
     } else if keys > 8_192 || shards <= 1 {
