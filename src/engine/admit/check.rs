@@ -38,9 +38,9 @@ pub(crate) struct Outlook {
 /// What became of the debit of a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Debited {
-    /// Something had been left of the budget.
+    /// Some of the budget was left.
     WithSomeLeft,
-    /// Nothing was left of it; what was used is charged anyway.
+    /// Nothing of the budget was left; what was used is charged anyway.
     WithNothingLeft,
     /// There is no row to charge.
     Not,
@@ -309,7 +309,7 @@ impl Shard<'_> {
         }
     }
 
-    /// Prefetches the row that the tags name. It looks without the lock, so it may be the wrong row, which only costs
+    /// Prefetches the row that the tags name. Looks without the lock, so it may be the wrong row, which only costs
     /// time.
     fn prefetch_row(&self, key: &KeyIdentity) {
         let row = table::probable(&TableWords::reading(self.memory), key.fingerprint);

@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::shm::layout::row::{Row, Rows};
 use crate::table::Fingerprint;
 
-/// The most prefix lengths that a set may have; declarations are checked for it.
+/// The most prefix lengths that a set may have; declarations are checked against it.
 const MAX_LEVELS: usize = 4;
 
 /// The networks that contain an address, the largest first.

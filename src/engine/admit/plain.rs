@@ -3,7 +3,7 @@
 //! They are decided under the bare lock, with copies that stay in registers, because they leave no work for after the
 //! unlock. If anything is not plain, such as a lease that is nearly spent, a tier, credit or a queue of waiters, the
 //! request is left [undecided](Plain::Undecided). The general path then decides it; it charges by the same
-//! [loop](crate::engine::admit::charge) and comes to the same answer.
+//! [loop](crate::engine::admit::charge) and gives the same answer.
 //!
 //! Most requests ask for a single limit that is a plain backlog, or that has enough leased. They skip the loop and
 //! take about half as many instructions. Such a request nearly always changes a single word, with one store that either
@@ -70,7 +70,7 @@ impl<'a> ShardAt<'a> {
                 Some(row) => row,
             },
         };
-        // A set without keys has no limits of all keys, and pays nothing for them.
+        // A set without keys has no overall limits, and pays nothing for them.
         let is_held_up = match key {
             Some(_) if shard.set.has_overall() => shard.at(now).is_held_up_by_any_key(row),
             _ => shard.at(now).is_held_up(row),
@@ -107,7 +107,7 @@ impl<'a> ShardAt<'a> {
         }
     }
 
-    /// Whether others of the row wait, or it admits nothing for now.
+    /// Whether others wait for the row, or it admits nothing for now.
     #[inline(always)]
     fn is_held_up(self, row: Row<'_>) -> bool {
         !self.shard.has_no_waiters(row) || self.shard.row_throttled_for(row, self.now) != 0
@@ -172,7 +172,7 @@ impl<'a> ShardAt<'a> {
             return Taken::Undecided;
         };
         let change = (cost > 0).then(|| LoneChange::begin(&self.shard.memory.control().journal));
-        // Counted first, as of a backlog.
+        // Counted first, as for a backlog.
         self.count_charge(index, cost, limit.is_near(mark), 1);
         self.count_admitted(row.into(), 1);
         if let Some(change) = change {
@@ -204,7 +204,7 @@ impl<'a> ShardAt<'a> {
         if let Some(index) = leased.only().filter(|_| leased == costs.limits) {
             return self.take_lone_lease(index, row, costs, decision);
         }
-        // Whoever leaves little of a lease has the process on duty to wake.
+        // Whoever leaves little of a lease has to wake the process on duty.
         if !self.has_ample_leases(row, leased, costs) {
             return Taken::Undecided;
         }

@@ -22,7 +22,8 @@ use crate::shm::lock::journal::count;
 
 impl RuledShard<'_> {
     /// The first cost that is above the most its limit ever admits at once for the key of a row, with that maximum.
-    /// This is an error, not a refusal. No limit takes such a cost, so it is enough to look once something was refused.
+    /// This is an error, not a refusal. No limit takes such a cost, so it is enough to check once something was
+    /// refused.
     pub(in crate::engine) fn impossible_cost(&self, row: Row<'_>, costs: &Costs) -> Option<Impossible> {
         costs
             .iter()
@@ -81,7 +82,7 @@ impl SetEngine {
         }
     }
 
-    /// Why too little is leased of the limit that binds, if that is what it refused for.
+    /// Why too little is leased of the limit that binds, if that is why it refused.
     #[cold]
     #[inline(never)]
     fn shortage(&self, decision: &Details, reason: RefusalReason) -> Option<Shortage> {
@@ -103,7 +104,7 @@ impl SetEngine {
 }
 
 impl SetOutline {
-    /// The reason, going by the kind of the limit that binds.
+    /// The reason, according to the kind of the limit that binds.
     #[inline]
     fn reason_by_kind(&self, decision: &Details) -> RefusalReason {
         let cause = decision.cause();

@@ -17,7 +17,7 @@ use crate::units::NANOS_PER_SECOND;
 const MAX_THROTTLE: u64 = 31 * 24 * 3600 * NANOS_PER_SECOND;
 
 /// A throttle that lasts longer than this is damage. The margin is for readers whose clock is behind the reading that
-/// the word was written by.
+/// the word was computed from.
 const LONGEST_SOUND: u64 = MAX_THROTTLE + MAX_AHEAD;
 
 impl SegmentEngine {
@@ -55,7 +55,7 @@ impl SegmentEngine {
 }
 
 impl<'a, Rules> Shard<'a, Rules> {
-    /// The word that says until when a row is throttled. The row of a key without one is that of all keys together.
+    /// The word that says until when a row is throttled. The row of a key that has none stands for all keys together.
     #[inline(always)]
     fn throttle_word(&self, row: Row<'a>) -> &'a AtomicU64 {
         row.used_at().unwrap_or(&self.memory.control().throttled_until)
@@ -147,7 +147,7 @@ impl LockedShard<'_> {
             // The key was admitted without a row, by limits in shadow.
             return Ok(());
         }
-        // Long enough for every other reading of the clock, too: one may be ahead of this one.
+        // Long enough for every other reading of the clock, too: another may be ahead of this one.
         let wait = self.engine.wait_by_any_reading(wait.min(MAX_THROTTLE));
         let until = self.now.monotonic.saturating_add(wait);
         let left = self.shard.row_throttled_for(row, self.now);
@@ -159,7 +159,7 @@ impl LockedShard<'_> {
         let mut transaction = self.shard.memory.journal().begin();
         transaction.store(self.shard.throttle_word(row), until);
         self.shard.commit(&mut transaction)?;
-        // The first waiter has to compute its wait again: what it waits for may be available before the throttle ends.
+        // The first waiter has to work out its wait again: what it waits for may be available before the throttle ends.
         self.serve_next(row.index)
     }
 }
