@@ -33,8 +33,8 @@ impl SegmentEngine {
         })
     }
 
-    /// Brings `text` into force as the definition that follows `generation`. A process that dies on the way has either
-    /// changed nothing yet, or others complete the change.
+    /// Brings `text` into force as the definition that follows `generation`. If the process dies on the way, either it
+    /// has changed nothing yet, or others complete the change.
     pub(crate) fn apply(&self, set: &SetEngine, generation: u64, text: &str) -> Result<Applied, Box<Error>> {
         loop {
             // Taking a shard's lock migrates it to what is in force.
@@ -62,7 +62,8 @@ impl SegmentEngine {
             // From here on it is in force: whoever sees the generation sees the text.
             entry.generation.store(next, Ordering::Release);
             drop(locked);
-            // Processes renew leases in the background by what they know. Let them look before a new lease runs out.
+            // Processes renew leases in the background by the definition that they know. Make them look before a new
+            // lease runs out.
             self.wake_every_process();
             // This process reads it like any other. Whoever takes a shard's lock first migrates the shard.
             for shard in set.shards() {

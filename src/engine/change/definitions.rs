@@ -1,8 +1,8 @@
 //! Live changes: which definition a shard is on, and how it is migrated to the next.
 //!
 //! A new definition is written beside the present one and comes into force with a single store of its generation. Each
-//! shard is migrated under its own lock by whoever takes that next, limit by limit. Each limit is a transaction that
-//! also records how far the migration got: if a process dies on the way, the next one continues there.
+//! shard is migrated under its own lock by whoever takes that lock next, limit by limit. Each limit is a transaction
+//! that also records how far the migration got: if a process dies on the way, the next one continues there.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,8 @@ use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::definition_text::read_definition;
 
 impl SegmentEngine {
-    /// Not zero if a shard decides by another definition than this process thinks, or has to be migrated to one.
+    /// Not zero if a shard decides by another definition than the latest one that this process knows, or has to be
+    /// migrated to one.
     #[inline(always)]
     pub(in crate::engine) fn difference_from_definition(&self, shard: RuledShard<'_>) -> u64 {
         let known = shard.rules.generation;
@@ -125,7 +126,7 @@ impl SegmentEngine {
     }
 
     /// The rules a locked shard decides by, and those it has to be migrated to; `None` if this process has not read the
-    /// latter yet. It must release the lock before it does.
+    /// latter yet. It must release the lock before it reads them.
     pub(in crate::engine) fn needed_rules<'a>(
         &self,
         shard: Shard<'a>,
@@ -184,7 +185,7 @@ impl<'a> LockedShard<'a> {
         let (shard, now) = (self.shard, self.now);
         let control = shard.memory.control();
         let limits = shard.limits.len() as u64;
-        // Behind the rows, once more for what all keys have together.
+        // After the rows, once more for what all keys have together.
         let rows = shard.memory.row_count() + u64::from(shard.set.has_overall());
         let total = rows * limits;
         let mut done = control.migrated.load(Ordering::Relaxed).min(total);

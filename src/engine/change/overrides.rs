@@ -100,7 +100,7 @@ impl LimitRules {
         NonZeroU64::new(self.capacity_word(row)?.load(Ordering::Relaxed))
     }
 
-    /// The word of the row that holds it.
+    /// The word of the row that holds the key's own capacity.
     pub(in crate::engine) fn capacity_word<'a>(&self, row: Row<'a>) -> Option<&'a AtomicU64> {
         row.states(Scope::Key).get(self.override_word?)
     }
@@ -131,7 +131,7 @@ impl RuledShard<'_> {
 pub(in crate::engine) struct RecordedGrant<'a> {
     shard: RuledShard<'a>,
     ticket: TicketPlace<'a>,
-    /// The row and the instant, if they tell how the limits stand in place of the ticket.
+    /// The row and the instant, if these tell how the limits stand, and not the ticket.
     present: Option<(Row<'a>, Now)>,
     /// The definition the marks belong to.
     pub(in crate::engine) definition: DefinitionBits,

@@ -156,7 +156,7 @@ impl RuledShard<'_> {
             own.of_limit(index).map(|_| limit.own_capacity(row))
         });
         let (holds, concurrency) = (self.memory.hold_capacity(), with(&|index| own.of_limit(index)));
-        // No more than before is never too much.
+        // What is no more than before is never too much.
         let is_too_much = concurrency > holds.max(self.rules.plan.max_held()).max(before);
         is_too_much.then(|| RefusedCapacity {
             limit,
@@ -269,7 +269,7 @@ impl LockedShard<'_> {
         let Some(word) = row.generation().filter(|_| change.gives_any()) else {
             return Ok(());
         };
-        // What counts as unused under the rules of `default` may not under those of another tier.
+        // What counts as unused under the rules of `default` may count as used under those of another tier.
         self.replenish_row(row.index);
         let mut transaction = self.shard.memory.journal().begin();
         transaction.store(word, change.begun().to_word(row.reference().generation));

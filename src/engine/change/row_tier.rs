@@ -92,7 +92,7 @@ impl SetRules {
         self.plan.tiers.get(position).map(|tier| tier.name.as_str())
     }
 
-    /// The tier with this name. `default` is not among those that are searched.
+    /// The tier with this name. `default` is not searched for.
     pub(crate) fn find_tier(&self, name: &str) -> Option<TierIndex> {
         let position = self.plan.tiers.iter().position(|tier| tier.name == *name)?;
         // A set has at most 255 tiers.
@@ -110,7 +110,7 @@ impl<'a> RuledShard<'a> {
         self.unruled().by(self.rules.of_row(row))
     }
 
-    /// The shard with the rules for a request, which may name a tier: a key without a row would start in that.
+    /// The shard with the rules for a request, which may name a tier: a key without a row would start in that tier.
     #[inline(always)]
     pub(crate) fn of_request(self, row: Row<'_>, costs: &Costs) -> Self {
         if self.rules.tiers.is_empty() {
