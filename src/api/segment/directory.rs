@@ -1,6 +1,6 @@
 //! A segment whose path is a directory: each set has a file of its own in it.
 //!
-//! Each file is a segment with one set, and is opened, created, changed and removed like any other. What is here only
+//! Each file is a segment with one set, and is opened, created, changed and removed like any other. The code here only
 //! decides which files an operation concerns. The files share nothing, and nothing is done to several at once.
 
 use std::path::{Path, PathBuf};
@@ -32,9 +32,9 @@ pub(super) struct SegmentDirectory {
     options: OpenOptions,
     first: Arc<SharedSegment>,
     others: Vec<Arc<SharedSegment>>,
-    /// Sets that it was not opened with, and that were asked for later.
+    /// Sets that it was not opened with but that were asked for later.
     found: ProcessMutex<Vec<Arc<SharedSegment>>>,
-    /// Of a directory that was opened without a declaration: the files that came after that.
+    /// For a directory that was opened without a declaration: the files that were added after that.
     newcomers: Option<ProcessMutex<Newcomers>>,
     declaration: Declaration,
     mismatches: Vec<Mismatch>,
@@ -48,7 +48,7 @@ impl OpenOptions {
         for file in files(path)? {
             match self.open_file_of_set(&file) {
                 Ok(file) => opened.push(file),
-                // It was removed meanwhile, or the process that removes it was killed.
+                // It was removed in the meantime, or the process that was removing it was killed.
                 Err(
                     Error::Open(OpenError::NotFound { .. }) | Error::Segment(SegmentError::Removed { .. }),
                 ) => {}
@@ -95,7 +95,7 @@ impl OpenOptions {
             });
             match opened.collect::<Result<_, _>>() {
                 Ok(opened) => return self.directory_of(path, opened),
-                // Another process has removed the directory meanwhile.
+                // Another process has removed the directory in the meantime.
                 Err(_) if !path.exists() && attempts.next().is_some() => {}
                 Err(error) => return Err(error),
             }
@@ -241,7 +241,7 @@ impl SegmentDirectory {
         self.files().into_iter().find(|file| has_set(file, set))
     }
 
-    /// Keeps a file that was opened, unless another thread has opened it meanwhile. Returns the one that is kept.
+    /// Keeps a file that was opened, unless another thread has opened it in the meantime. Returns the one that is kept.
     fn keep(&self, opened: Arc<SharedSegment>) -> Arc<SharedSegment> {
         let Ok(mut found) = self.found.lock() else {
             return opened;
@@ -331,8 +331,8 @@ impl SegmentDirectory {
 }
 
 impl SegmentDirectory {
-    /// Every file that leases are asked for, in the order of the paths: those that are open, in place of removed ones
-    /// what is at their paths now, and those that have come since a process opened everything there is.
+    /// Every file to ask leases for, in the order of the paths: those that are open (for a removed one, the file that
+    /// is at its path now) and, if the directory was opened without a declaration, those that were added since.
     pub(in crate::api) fn current_files(&self) -> Vec<Arc<SharedSegment>> {
         let mut files: Vec<_> = self.files().iter().filter_map(current).collect();
         if let Some(Ok(mut newcomers)) = self.newcomers.as_ref().map(ProcessMutex::lock) {
@@ -353,13 +353,13 @@ fn current(file: &Arc<SharedSegment>) -> Option<Arc<SharedSegment>> {
     }
 }
 
-/// Files that came after a directory was opened.
+/// Files that were added after a directory was opened.
 #[derive(Clone, Debug, Default)]
 struct Newcomers {
     files: Vec<Arc<SharedSegment>>,
     /// When the directory was last listed, on the boot-time clock.
     listed_at: u64,
-    /// When it had been modified by then.
+    /// When the directory had last been modified by then.
     modified: Option<SystemTime>,
 }
 
@@ -367,7 +367,7 @@ impl Newcomers {
     /// The shortest time between two looks at a directory, in nanoseconds.
     const PAUSE: u64 = NANOS_PER_SECOND;
 
-    /// Opens files that are in the directory and not among the known. One that cannot be opened is left out.
+    /// Opens the files in the directory that are not yet known. A file that cannot be opened is left out.
     fn look(&mut self, directory: &SegmentDirectory, known: &[Arc<SharedSegment>]) {
         self.files = self.files.iter().filter_map(current).collect();
         let now = boot_nanos();
@@ -380,7 +380,7 @@ impl Newcomers {
             .metadata()
             .and_then(|metadata| metadata.modified())
             .ok();
-        // The time of a modification is coarse: another may have followed within the same tick.
+        // Modification times are coarse: another change may have followed within the same tick.
         let is_old = modified.is_some_and(|modified| modified.elapsed().is_ok_and(|age| age.as_secs() > 2));
         if is_old && modified == self.modified {
             return;

@@ -155,12 +155,12 @@ impl OpenOptions {
         }
     }
 
-    /// Retires a segment and removes its file. This process need not be attached, and does not become so.
+    /// Retires a segment and removes its file. This process need not be attached, and does not become attached.
     ///
     /// Processes that are attached, or attach in the meantime, get [`SegmentError::Removed`] from then on; what they
     /// hold is given back as usual. A segment that is retired already is removed even if processes are attached,
-    /// because none of them can use it any more. Of a directory all sets are removed, or none if one of them is in use;
-    /// to remove a single set, give the path of its file.
+    /// because none of them can use it any more. For a directory, all sets are removed, or none if one of them is in
+    /// use; to remove a single set, give the path of its file.
     ///
     /// # Errors
     ///
@@ -226,7 +226,7 @@ impl Segment {
         matches!(self.form, Form::Directory(_))
     }
 
-    /// Every file that leases are asked for.
+    /// Every file to ask leases for.
     pub(super) fn current_files(&self) -> Vec<Arc<SharedSegment>> {
         match &self.form {
             Form::File(file) => vec![Arc::clone(file)],
@@ -306,7 +306,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSet`], which names the sets there are. In a directory also the errors of
+    /// [`RequestError::UnknownSet`], which names the sets that exist. In a directory also the errors of
     /// [`OpenOptions::open`].
     pub fn set(&self, name: &str) -> Result<LimitSet, Error> {
         let file = self.file_with(name)?;
@@ -346,7 +346,7 @@ impl Segment {
         }
     }
 
-    /// The path of the file or the directory, made absolute. Of an [anonymous](Self::anonymous) segment, that of its
+    /// The path of the file or the directory, made absolute. For an [anonymous](Self::anonymous) segment, that of its
     /// descriptor.
     pub fn path(&self) -> &Path {
         match &self.form {
@@ -355,7 +355,7 @@ impl Segment {
         }
     }
 
-    /// A copy of everything, taken without a lock. Of a directory, of the sets that this handle has opened.
+    /// A copy of everything, taken without a lock. For a directory, a copy of the sets that this handle has opened.
     ///
     /// # Errors
     ///
@@ -400,7 +400,7 @@ impl Segment {
     }
 
     /// Marks the segment as no longer usable: from now on any request in any process returns [`SegmentError::Removed`].
-    /// What permits hold can still be settled and given back. The file stays. Of a directory, this retires the sets
+    /// What permits hold can still be settled and given back. The file stays. For a directory, this retires the sets
     /// that this handle has opened.
     pub fn retire(&self) {
         for file in self.files() {

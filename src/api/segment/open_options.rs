@@ -193,10 +193,10 @@ impl OpenOptions {
     /// Tells the time by `clock` instead of the kernel's clocks, in every decision of what is opened here: limits
     /// replenish, windows turn and leases run out as it is advanced.
     ///
-    /// For simulations and tests, on a segment that no other process uses: other processes, and anything that this
-    /// one opens without the clock, go by the kernel's clocks. Timeouts and the instants of
-    /// [reservations](crate::Reservation) go by the clock, which [waiting](VirtualClock#waiting) moves. Background
-    /// heartbeats and the terms of [batches](crate::Limit::credit) go by the kernel's clocks.
+    /// For simulations and tests, on a segment that no other process uses: other processes, and anything that this one
+    /// opens without the clock, use the kernel's clocks. Timeouts and the instants of
+    /// [reservations](crate::Reservation) follow `clock`, which [waiting](VirtualClock#waiting) advances. Background
+    /// heartbeats and the terms of [batches](crate::Limit::credit) follow the kernel's clocks.
     ///
     /// ```
     /// use std::time::Duration;

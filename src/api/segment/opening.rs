@@ -27,7 +27,7 @@ use crate::shm::layout::records::{LEASES, SYSTEM_CLOCK};
 use crate::shm::process::fork_identity::ProcessMutex;
 use crate::shm::time::segment_clock::SegmentClock;
 
-/// How often an attempt to open may find the segment created and removed again by others.
+/// How many times an attempt to open may find that others have created or removed the segment meanwhile.
 pub(super) const OPENING_ATTEMPTS: usize = 100;
 
 impl OpenOptions {
@@ -132,7 +132,7 @@ impl OpenOptions {
         self.open_opened(open_for_writing(path)?, path, declared)
     }
 
-    /// The same with its file, which was opened by the path.
+    /// Like [`open_absolute`](Self::open_absolute), with the file already opened from that path.
     pub(super) fn open_opened(
         &self,
         file: File,
@@ -168,7 +168,7 @@ impl OpenOptions {
         };
         let engine = SegmentEngine::new(path, attached, plans, options)?;
         for shard in engine.shards().filter(|_| self.reclaim) {
-            // A set that cannot be locked now will say so when it is used.
+            // A set that cannot be locked now returns an error when it is used.
             let _ = engine.reclaim(shard, LockWait::Briefly);
         }
         let (declaration, mismatches) = match declared {

@@ -15,7 +15,7 @@ use crate::shm::time::clock::boot_nanos;
 /// The first pause before a missing successor is looked for again, in nanoseconds. It doubles each time.
 const FIRST_PAUSE: u64 = 10_000_000;
 
-/// The longest pause between two looks, in nanoseconds.
+/// The longest pause between two attempts, in nanoseconds.
 const LONGEST_PAUSE: u64 = 1_000_000_000;
 
 /// The successor of a removed segment, or when to look for it.
@@ -55,7 +55,7 @@ impl Segment {
     /// never creates a segment.
     ///
     /// `None` until an operation has met the error. In a [directory](Self#a-file-for-each-set), each set has a
-    /// successor of its own: the segment returned has the successors that there are, and the other sets as they were.
+    /// successor of its own: the segment returned has the successors that exist, and the other sets as they were.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -118,7 +118,7 @@ impl SharedSegment {
     }
 }
 
-/// A look for a successor. However it ends, what it found is recorded.
+/// A search for a successor. However it ends, its result is recorded.
 struct Look {
     successors: &'static Successors,
     removed: u64,
@@ -166,7 +166,7 @@ impl Drop for SharedSegment {
     }
 }
 
-/// Reports the result of a look for a successor to the program's `tracing` subscriber.
+/// Reports the result of a search for a successor to the program's `tracing` subscriber.
 fn report(_removed: &SharedSegment, _opened: &Result<Arc<SharedSegment>, Error>) {
     #[cfg(feature = "tracing")]
     {

@@ -1,4 +1,4 @@
-//! Declared checkpoints: a thread of the process takes them, and a segment that is gone is created from one.
+//! Declared checkpoints: a thread of the process takes them, and a segment that is gone is created again from one.
 
 mod checkpoint_now;
 
@@ -25,7 +25,7 @@ use crate::shm::process::participant::ChildJoined;
 const RETRY: Duration = Duration::from_secs(5);
 
 impl SharedSegment {
-    /// Takes a checkpoint if it is due, judging by the latest one in the file.
+    /// Takes a checkpoint if one is due, judging by the latest one in the file.
     pub(super) fn take_checkpoint(
         &self,
         path: &Path,
@@ -128,7 +128,8 @@ fn run(shared: &Weak<SharedSegment>, checkpoint: &Checkpoint, stopped: &Receiver
         } else {
             shared.take_checkpoint(path, |latest| {
                 let now = shared.engine.taken_at().segment;
-                // One from another life of the segment may be ahead of this one's clock, and then does not count.
+                // A checkpoint from another life of the segment may be ahead of this one's clock. It then does not
+                // count.
                 age = latest
                     .and_then(|latest| now.checked_sub(latest.segment))
                     .map(Duration::from_nanos);

@@ -45,11 +45,11 @@ impl Segment {
     /// may need to raise it. A sliding window keeps its [entries](crate::Limit::entries): if a new segment would have
     /// more for the new capacity, units come back late by up to 1/entries of the window, and the change says so.
     ///
-    /// Nothing is lost and nothing is given away. A bucket keeps what it holds, up to its new burst, and refills at
-    /// the new rate from now on: raising a limit does not grant anything for the past. What a window has counted
-    /// stays counted, against the new capacity. What is held stays held; what was reserved of a rate and not used does
-    /// not come back after the change. A set changes as a whole; several sets change one by one. If the process dies on
-    /// the way, the next process that uses the set finishes the change.
+    /// Nothing is lost and nothing is given away. A bucket keeps what it holds, up to its new burst, and refills at the
+    /// new rate from now on: raising a limit does not grant anything for the past. What a window has counted stays
+    /// counted, against the new capacity. What is held stays held; what was reserved of a rate and not used does not
+    /// come back after the change. A set changes as a whole; several sets change one by one. If the process dies
+    /// midway, the next process that uses the set finishes the change.
     ///
     /// In a [directory](Self#a-file-for-each-set), sets that are not there yet are created, and those that are not
     /// declared stay as they are.
@@ -128,7 +128,7 @@ impl SegmentReader {
 }
 
 impl FileReader {
-    /// What a change to this declaration would change, or the differences for which there is none.
+    /// What a change to this declaration would change, or the differences that rule it out.
     fn preview(&self, declaration: &Declaration) -> Result<Result<Vec<Difference>, Vec<Difference>>, Error> {
         let steps = match compare(self.stored(), declaration, Author::Operator) {
             Ok(steps) => steps,

@@ -13,7 +13,7 @@ pub(crate) fn compile_one(text: &str) -> Option<SetPlan> {
     StoredSet::from_text(text).ok()?.compile().ok()
 }
 
-/// The declaration that the definitions of all sets amount to.
+/// The declaration that the definitions of all sets make up.
 pub(crate) fn read_definitions(
     definitions: &[Definition],
     options: CreationOptions,

@@ -407,8 +407,8 @@ fn states_that_do_not_fit(stored: &Declaration, changed: &Declaration) -> Vec<Di
 }
 
 impl OnMismatch {
-    /// Whether a process that has joined may take `step`. One that is not permitted arose only after it joined, from
-    /// changes by other processes.
+    /// Whether a process that has joined may take `step`. A step that is not permitted can only have arisen after it
+    /// joined, from changes by other processes.
     pub(crate) fn permits(self, step: &Step) -> bool {
         match self {
             Self::Apply => true,

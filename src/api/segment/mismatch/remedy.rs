@@ -73,7 +73,7 @@ pub(super) fn is_in_use(
     })
 }
 
-/// What lets sets come and go without ending a process, if sets were added or left out.
+/// The remedy that lets sets come and go without ending a process, if sets were added or left out.
 fn directory_instead(path: &Path, differences: &[Difference]) -> Option<String> {
     differences.iter().any(Difference::is_of_sets).then(|| {
         format!(
