@@ -76,7 +76,7 @@ impl<'a> Permit<'a> {
         Self { set, decision }
     }
 
-    /// A permit that keeps the segment attached by itself, for tasks and threads that outlive the set's handle.
+    /// A permit that keeps the segment attached on its own, for tasks and threads that outlive the set's handle.
     pub fn into_owned(mut self) -> Permit<'static> {
         self.take_owned()
     }
@@ -141,7 +141,7 @@ impl<'a> Permit<'a> {
         })
     }
 
-    /// Settles everything as unused: every reserved cost and call comes back that its algorithm still refunds. What is
+    /// Settles everything as unused: every reserved cost and call that its algorithm still refunds comes back. What is
     /// held stays held, for work that goes on without using any of what was reserved.
     ///
     /// [`cancel`](Self::cancel) also gives back what is held.
@@ -423,10 +423,9 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// Has a background thread renew the leases of what the permit holds, until the permit is released. One thread
-    /// does this for all permits of the process. It goes by the lease in force, which [may
-    /// change](crate::Segment::apply) while the permit is held. If nothing held has a lease, nothing is renewed until
-    /// it gets one.
+    /// Has a background thread renew the leases of what the permit holds, until the permit is released. One thread does
+    /// this for all permits of the process. It follows the lease in force, which [may change](crate::Segment::apply)
+    /// while the permit is held. If nothing held has a lease, nothing is renewed until it gets one.
     ///
     /// Leases then no longer protect against holders that hang: only the death of the process gives the hold back.
     ///
@@ -449,9 +448,9 @@ impl<'a> Permit<'a> {
         Ok(())
     }
 
-    /// Whether the permit has lost something that it held: a lease ran out, this process was taken for dead, or
-    /// places of a concurrency limit that [hosts share](crate::Limit::fleet) are no longer leased to this host (the
-    /// youngest permits lose theirs first). After the release: whether that was so at the release.
+    /// Whether the permit has lost something that it held: a lease ran out, this process was taken for dead, or places
+    /// of a concurrency limit that [hosts share](crate::Limit::fleet) are no longer leased to this host (the youngest
+    /// permits lose theirs first). After the release: whether it had lost something by then.
     ///
     /// An expired lease counts from the instant at which it ends, even if no other request has taken the place yet.
     /// Until one has, a [heartbeat](Self::heartbeat) still renews the lease, except for places no longer leased to
@@ -578,8 +577,8 @@ impl Permit<'_> {
             return;
         }
         let has_failed = std::thread::panicking();
-        // No caller can handle an error here. If the set is broken, a mark makes the hold be given back once it is
-        // repaired.
+        // No caller can handle an error here. If the set is broken, a mark on the hold has it given back once the set
+        // is repaired.
         if let Err(_error) = self.release_as(Ending::Released { failed: has_failed }) {
             if let Some(hold) = self.decision.hold() {
                 let engine = &self.set.shared().engine;

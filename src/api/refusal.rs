@@ -205,7 +205,7 @@ pub struct Verdict<'a> {
     pub admitted: bool,
     /// Units that could be taken now. What this request has just taken is already subtracted.
     pub remaining: u64,
-    /// For a [look](crate::Request::peek): units held by dead processes, or for longer than their lease. They count as
+    /// For a [peek](crate::Request::peek): units held by dead processes, or for longer than their lease. They count as
     /// free, because a request that needs them gets them. Zero in the answer to a request itself.
     pub of_dead: u64,
     /// Zero if admitted. Otherwise how long until the cost would be admitted if no other process took anything, or
@@ -219,7 +219,7 @@ pub struct Verdict<'a> {
 }
 
 impl<'a> Verdict<'a> {
-    /// The answer of a limit to a request that was refused, or that only looked.
+    /// The answer of a limit to a request that was refused, or that only peeked.
     pub(crate) fn refused(set: &'a LimitSet, details: &Details, index: usize, decided: &Decided) -> Self {
         let verdict = Self::admitted(set, details, index, decided);
         match decided.wait() {

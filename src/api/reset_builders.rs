@@ -54,7 +54,7 @@ impl Limits {
         Self(Ok(set.all_limits() & !u32::from(set.overall.0)))
     }
 
-    /// An error if a named limit is that of all keys together.
+    /// An error if a named limit is one of all keys together.
     fn named_of_each_key<N: LimitName>(set: &LimitSet, limits: impl IntoIterator<Item = N>) -> Self {
         let engine = set.engine_set();
         let named = Self::named(set, limits).0;
@@ -77,7 +77,7 @@ impl Limits {
 }
 
 impl LimitSet {
-    /// Replenishes limits. What is held stays held. A reset of all limits also heals a poisoned set.
+    /// Replenishes limits. What is held stays held. A reset of all limits also repairs a poisoned set.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -114,7 +114,7 @@ impl SetReset<'_> {
         self
     }
 
-    /// Carries the reset out. If the process dies on the way, the next process that uses the set finishes it.
+    /// Carries out the reset. If the process dies midway, the next process that uses the set finishes it.
     ///
     /// # Errors
     ///
@@ -163,8 +163,8 @@ impl KeyReset<'_> {
         self
     }
 
-    /// Carries the reset out. Returns whether the key has a row, or any of the networks: otherwise nothing of it is
-    /// used.
+    /// Carries out the reset. Returns whether the key, or any of the networks, has a row: if not, nothing of it is in
+    /// use.
     ///
     /// # Errors
     ///

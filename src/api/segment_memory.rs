@@ -1,4 +1,4 @@
-//! How much memory a segment takes, and each of its sets. All of it is reserved at creation.
+//! How much memory a segment and each of its sets take. All of it is reserved at creation.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ use crate::units::BUCKET_TAG_WORDS;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SegmentMemory {
-    /// Bytes of the file, or of all files of a directory. What the sets do not take is for each file's header, 384 bytes
-    /// for each process that can be attached, and 192 for each set.
+    /// Bytes of the file, or of all files of a directory. What the sets do not take is used by each file's header, 384
+    /// bytes for each process that can be attached, and 192 for each set.
     pub bytes: u64,
     /// What each set takes of them, in the order of the declaration.
     pub sets: Vec<SetMemory>,
@@ -96,7 +96,7 @@ impl SetMemory {
         memory
     }
 
-    /// Bytes of the set in all.
+    /// All bytes of the set.
     pub fn bytes(&self) -> u64 {
         self.rows_bytes + self.holds_bytes + self.queue_bytes + self.other_bytes
     }
@@ -111,7 +111,7 @@ pub(in crate::api) struct SegmentPlan {
 impl SegmentPlan {
     /// # Errors
     ///
-    /// The declaration is invalid, or no segment can be as large.
+    /// The declaration is invalid, or no segment can be that large.
     pub(super) fn of(declaration: &Declaration) -> Result<Self, DeclarationError> {
         let stored = StoredDeclaration::of(declaration);
         let sets = stored.sets().iter();
@@ -138,7 +138,7 @@ impl SegmentPlan {
 }
 
 /// The space reserved for each definition of a set whose first one is `text`: later definitions may be longer. A
-/// calendar window may be given a time zone, or one that changes its offset more often.
+/// calendar window may be given a time zone, or one whose offset changes more often.
 fn definition_room(text: &str, calendars: usize) -> u64 {
     const MIN_SPARE: usize = 512;
     const TIME_ZONE: usize = 2048;
@@ -146,8 +146,8 @@ fn definition_room(text: &str, calendars: usize) -> u64 {
 }
 
 impl Declaration {
-    /// How much memory a segment takes that is created as declared, in one file. Nothing is created.
-    /// [`memory_at`](Self::memory_at) tells of a path that may be a directory.
+    /// How much memory a segment that is created as declared, in one file, takes. Nothing is created. For a path that
+    /// may be a directory, see [`memory_at`](Self::memory_at).
     ///
     /// A container's `/dev/shm` has 64 MB unless it is given more.
     ///
@@ -165,14 +165,14 @@ impl Declaration {
     ///
     /// # Errors
     ///
-    /// The errors of [`validate`](Self::validate), and [`DeclarationError::Unsuitable`] if no file can be as large.
+    /// The errors of [`validate`](Self::validate), and [`DeclarationError::Unsuitable`] if no file can be that large.
     pub fn memory(&self) -> Result<SegmentMemory, DeclarationError> {
         let plan = SegmentPlan::of(self)?;
         Ok(SegmentMemory::of(self, &plan.geometry))
     }
 
-    /// How much memory a segment takes that is created as declared at this path. Nothing is created. In a
-    /// [directory](crate::Segment#a-file-for-each-set), each file has a header and records of processes of its own.
+    /// How much memory a segment that is created as declared at this path takes. Nothing is created. In a
+    /// [directory](crate::Segment#a-file-for-each-set), each file has its own header and its own records of processes.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -210,7 +210,7 @@ impl FileReader {
 }
 
 impl SegmentReader {
-    /// How much memory the segment takes; of a [directory](crate::Segment#a-file-for-each-set), all its files.
+    /// How much memory the segment takes; for a [directory](crate::Segment#a-file-for-each-set), all its files.
     ///
     /// ```
     /// # use std::time::Duration;
