@@ -26,7 +26,7 @@ pub(super) enum Decision {
     Answered(Answer),
 }
 
-/// What the response of the service is given.
+/// What the service's response carries.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
     /// With the rule that says whether its request never happened.
@@ -171,7 +171,8 @@ impl Admission {
                     true => held.abandon(),
                     false => held.note_status(head.status),
                 }
-                // Here, and not by the compiler at the end: a panic would then leave what is returned without an owner.
+                // Dropped here and not by the compiler at the end, where a panic would leave the response without an
+                // owner.
                 drop(is_unused);
                 Some(held)
             }

@@ -42,8 +42,8 @@ impl<E> LimitLayer<E> {
     }
 
     /// Lets requests wait up to this long instead of refusing them at once, in the queue that they share with all
-    /// processes: first in, first out, and where keys wait for limits that [all of them](crate::Limit::scope) have, by their
-    /// shares. By default, requests do not wait.
+    /// processes: first in, first out; keys that wait for limits of [all keys](crate::Limit::scope) are served in
+    /// proportion to their weights. By default, requests do not wait.
     ///
     /// A client that goes away while it waits leaves the queue. The number of waiters is bounded by the set's queue,
     /// and by the connections that the server accepts.
@@ -79,8 +79,8 @@ impl<E> LimitLayer<E> {
     ///
     /// Networks ([`Demand::address`](super::Demand::address)) hold nothing, and what they were charged stays.
     ///
-    /// A client whose requests are refused inside is then not slowed down by this layer. Where it is to be, because
-    /// refusing has a cost as well, say `refund_when(|_| false)`.
+    /// This layer then does not slow down a client whose requests are refused inside. If it should, because refusing
+    /// has a cost too, say `refund_when(|_| false)`.
     ///
     /// ```
     /// # use http::StatusCode;

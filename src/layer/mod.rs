@@ -54,13 +54,13 @@
 //!   response.
 //! - An [adaptive](crate::Limit::adaptive) concurrency limit learns how long each response took to complete, and
 //!   whether it [failed](LimitLayer::fails_with).
-//! - With [`wait`](LimitLayer::wait), requests wait for a time before they are refused.
+//! - With [`wait`](LimitLayer::wait), requests wait for some time before they are refused.
 //! - If the segment was [removed](crate::SegmentError::Removed), it continues with the segment that is now at the
 //!   path, using the set and the limits of the same names: see [`Segment::successor`](crate::Segment::successor).
 //!   Each process opens that once, for all its layers. While there is none, [`OnError`] says what to do. A limit that
 //!   requests name but the successor lacks is an error; one that they take by default is no longer taken.
-//! - If a layer further in refuses the request, all that this one took comes back, holds and rates: the request never
-//!   happened. [`LimitLayer::refund_when`] says for which other responses.
+//! - If a layer further in refuses the request, everything that this one took comes back, holds and rates: the request
+//!   never happened. [`LimitLayer::refund_when`] can say the same of other responses.
 //! - The service reaches the permit through the [`Permits`] in the request's extensions, by the name of the set, to
 //!   settle what a request has really used.
 //! - The application can [shape](LimitLayer::on_rejection) answers in place of the service; the
@@ -83,8 +83,8 @@
 //!
 //! gRPC clients, recognized by their content type, get answers in their own terms: 200 without a body, and
 //! `grpc-status` 8 (resource exhausted) for 429, 14 (unavailable) for 503, 3 (invalid argument) for 400 and 13
-//! (internal) for 500. For `Retry-After` stand `grpc-retry-pushback-ms` and, in the details of the status, a
-//! `google.rpc.RetryInfo`.
+//! (internal) for 500. In place of `Retry-After`, they get `grpc-retry-pushback-ms` and, in the details of the status,
+//! a `google.rpc.RetryInfo`.
 
 mod admission;
 mod answer;

@@ -44,7 +44,7 @@ impl PermitHandle {
         self.reach(|permit| permit.settle(actual).map(|_| ()))
     }
 
-    /// Debits a budget in full, and returns whether anything had been left of it: see [`Permit::debit`].
+    /// Debits a budget in full, and returns whether anything was left of it before: see [`Permit::debit`].
     ///
     /// # Errors
     ///
@@ -157,7 +157,7 @@ impl SharedPermit {
 
     /// Records the service's response. An earlier failure stays recorded.
     pub(super) fn note_status(&self, status: StatusCode) {
-        // Asked without the lock: a closure of the program may use the permit as well.
+        // Called without the lock: a closure of the program may use the permit as well.
         let is_failure = lock(&self.0).is_failure();
         if is_failure(status) {
             self.note_failure();

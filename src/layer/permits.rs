@@ -51,13 +51,13 @@ pub struct Permits {
 }
 
 impl Permits {
-    /// The permit of the set with this name. If several layers ask sets of this name, it is that of the innermost layer,
-    /// in the extensions of a response that of the outermost.
+    /// The permit of the set with this name. If several layers ask sets of this name, it is that of the innermost
+    /// layer, or, in the extensions of a response, that of the outermost.
     pub fn of(&self, set: &str) -> Option<&PermitHandle> {
         self.iter().find(|permit| permit.set().name() == set)
     }
 
-    /// All permits, that of the innermost layer first, in the extensions of a response that of the outermost.
+    /// All permits, that of the innermost layer first, or, in the extensions of a response, that of the outermost.
     pub fn iter(&self) -> impl Iterator<Item = &PermitHandle> {
         self.handles.iter().rev()
     }

@@ -1,4 +1,4 @@
-//! Which requests never happened, so that all that they took comes back.
+//! Which requests never happened, so that everything they took comes back.
 
 use std::error::Error as StdError;
 use std::iter;
@@ -14,7 +14,7 @@ use crate::error::{Error, RequestError};
 /// work.
 ///
 /// A [`LimitLayer`](super::LimitLayer) then gives back all that it took, unless [`refund_when`] says otherwise. The
-/// response is known by its extensions, which no peer can write: they contain the [`Refusal`], or an
+/// response is recognized by its extensions, which no peer can write: they contain the [`Refusal`], or an
 /// `Arc<`[`Error`]`>` that is [`RequestError::NeverAdmissible`]. A service that asks limits itself says the same by
 /// putting the refusal into the extensions of its response.
 ///

@@ -9,7 +9,7 @@ use super::refused_inside::refused_inside;
 use crate::headers::Advertise;
 use crate::words::words;
 
-/// The settings of a service, beyond which limits to ask.
+/// The settings of a service, apart from which limits to ask.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) advertise: Advertise,

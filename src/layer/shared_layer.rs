@@ -1,4 +1,4 @@
-//! What both layers are: an extractor and settings, which their services share.
+//! What both layers consist of: an extractor and settings, which their services share.
 
 /// Implements `Clone` and `Layer` for a layer and its kind of service.
 macro_rules! shared_layer {

@@ -32,7 +32,7 @@ pub(super) fn with_retry_info(code: u64, message: &str, retry_after: Duration) -
 struct Message(Vec<u8>);
 
 impl Message {
-    /// A field of an integer type. Zero is what its absence means.
+    /// A field of an integer type. Zero is left out, because that is what its absence means.
     fn integer(&mut self, field: u8, value: u64) {
         if value > 0 {
             self.0.push(field << 3);

@@ -26,9 +26,9 @@ use crate::layer::shared_layer::shared_layer;
 ///   be asked, `INTERNAL`, and if the call itself is invalid, `INVALID_ARGUMENT`. The message says that nothing was
 ///   sent. The [`Refusal`](crate::Refusal), or the error as an `Arc<`[`Error`](crate::Error)`>`, is in the extensions
 ///   of the response.
-/// - If a client's layer further in refuses the request, all that this one took comes back, holds and rates.
+/// - If a client's layer further in refuses the request, everything that this one took comes back, holds and rates.
 /// - Responses pass through unchanged, including `RateLimit` fields. The permit is held until the body has ended.
-/// - If the upstream answers 429, 529, or a 503 or 403 that says when to come again, no process sends anything before
+/// - If the upstream answers 429, 529, or a 503 or 403 that says when to try again, no process sends anything before
 ///   then: see [`throttled_by`](super::throttled_by) and [`Permit::throttled`](crate::Permit::throttled). The response
 ///   passes through; retrying is up to the caller. With [`wait`](Self::wait), requests made in the meantime wait until
 ///   then.
@@ -36,7 +36,7 @@ use crate::layer::shared_layer::shared_layer;
 ///   path, if that has a set of the same name.
 /// - The [`Permits`](crate::layer::Permits) are in the extensions of request and response, to settle what a request has
 ///   cost.
-/// - A client that is not a `tower` service can use the layer by [`take`](Self::take).
+/// - A client that is not a `tower` service can use the layer through [`take`](Self::take).
 ///
 /// If a client's errors are boxed, as in axum, put `tower`'s `map_err` in between.
 ///

@@ -89,7 +89,8 @@ where
             };
             permit.announce(request.extensions_mut());
             let answered = ready.call(request).await;
-            // While the permit is not in the answer yet: a panic at the end of this block would leave it without an owner.
+            // Dropped before the permit is in the answer: a panic at the end of this block would leave the answer
+            // without an owner.
             drop(ready);
             match answered {
                 Ok(response) => Ok(permit.answered(response)),

@@ -15,14 +15,14 @@ pub(super) enum Evidence {
     Any,
 }
 
-/// What was reported of a quota.
+/// What was reported about a quota.
 struct Quota {
     remaining: Option<f64>,
     reset_after: Option<Duration>,
 }
 
-/// How long it takes until the exhausted quotas are replenished, all of them; zero if nothing says so. `None` if no
-/// quota shows that it is exhausted.
+/// How long it takes until all exhausted quotas are replenished; zero if nothing says so. `None` if no quota shows that
+/// it is exhausted.
 pub(super) fn exhausted_for(headers: &HeaderMap, evidence: Evidence) -> Option<Duration> {
     let by_rate_limit = headers.get_all("ratelimit").iter();
     let by_rate_limit = by_rate_limit
@@ -57,7 +57,7 @@ fn in_fields_of_their_own(headers: &HeaderMap) -> impl Iterator<Item = Quota> + 
                 reset_after: None,
             });
         }
-        // `x-ratelimit-reset-after` is the more precise `x-ratelimit-reset` of some.
+        // Some upstreams send `x-ratelimit-reset-after`, a more precise `x-ratelimit-reset`.
         let remaining = name.replacen("reset", "remaining", 1);
         let remaining = remaining.strip_suffix("-after").unwrap_or(&remaining);
         let remaining = headers.get(remaining).and_then(|text| text.to_str().ok());

@@ -10,7 +10,7 @@ use crate::layer::answer::grpc::{Code, end_call};
 use crate::layer::extract::extract_error::ExtractError;
 use crate::message::debug_is_message;
 
-/// Why a request must not be sent, as [`ClientLimitLayer::take`](super::ClientLimitLayer::take) answers.
+/// Why a request must not be sent, as returned by [`ClientLimitLayer::take`](super::ClientLimitLayer::take).
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSent {
@@ -28,7 +28,7 @@ pub enum NotSent {
 debug_is_message!(NotSent);
 
 impl NotSent {
-    /// What a client of gRPC is answered in place of the upstream. The reason is in the extensions.
+    /// The answer to a gRPC client in place of the upstream's. The reason is in the extensions.
     pub(super) fn into_grpc(self) -> Response<String> {
         let message = self.to_string();
         let ended = |code, retry_after| {

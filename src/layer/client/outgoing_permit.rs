@@ -10,8 +10,8 @@ use crate::layer::permit_handle::SharedPermit;
 use crate::layer::permits::Permits;
 use crate::layer::refused_inside::{carries_refusal, is_refusal};
 
-/// What an outgoing request holds, [taken](super::ClientLimitLayer::take) before it is sent. Say how it went by
-/// [`answered`](Self::answered) or [`failed`](Self::failed). If you give the request up, drop this: concurrency then
+/// What an outgoing request holds, [taken](super::ClientLimitLayer::take) before it is sent. Report how it went with
+/// [`answered`](Self::answered) or [`failed`](Self::failed). If you give up the request, drop this: concurrency then
 /// comes back, and rates stay charged.
 #[derive(Debug)]
 #[must_use = "what the request holds is given back as soon as this is dropped"]
@@ -55,7 +55,7 @@ impl OutgoingPermit {
             }
             None
         });
-        // Here, and not by the compiler at the end: a panic would then leave what is returned without an owner.
+        // Dropped here and not by the compiler at the end, where a panic would leave the response without an owner.
         drop(throttled_by);
         response.map(|body| LimitBody::new(body, held))
     }

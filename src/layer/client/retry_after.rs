@@ -18,14 +18,14 @@ const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 /// otherwise](super::ClientLimitLayer::throttled_by); other clients can pass the result to
 /// [`Permit::throttled`](crate::Permit::throttled). These throttle:
 ///
-/// - 429, 529 (overloaded, of some providers), and a gRPC call with `grpc-status: 8` in its first fields;
+/// - 429, 529 (some providers' code for overload), and a gRPC call with `grpc-status: 8` in its first fields;
 /// - 503, if it says when to [retry](retry_after);
-/// - 403, if it says so or that nothing is left of a quota, as GitHub does.
+/// - 403, if it says when to retry, or that nothing is left of a quota, as GitHub does.
 ///
-/// The time is that of [`retry_after`]; otherwise, except for 503, that after which the exhausted quotas are
-/// replenished: of the fields `x-ratelimit-reset` and `anthropic-ratelimit-reset` with their suffixes,
-/// `RateLimit-Reset`, and `RateLimit`, those whose remaining quota is zero or not given. It is one second if there is
-/// no time, or one that is over, so that a clock that is ahead does not make a client call again at once.
+/// The time is that of [`retry_after`]. Without one, except for 503, it is the time after which the exhausted quotas
+/// are replenished: among the fields `x-ratelimit-reset` and `anthropic-ratelimit-reset` with their suffixes,
+/// `RateLimit-Reset`, and `RateLimit`, those whose remaining quota is zero or not given count. It is one second if
+/// there is no time, or if it has passed, so that a clock that is ahead does not make a client call again at once.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -53,8 +53,8 @@ pub fn throttled_by(status: StatusCode, headers: &HeaderMap) -> Option<Duration>
 
 /// How long an upstream asks its clients to wait, from the fields of its response: the more precise `retry-after-ms`
 /// and `x-ms-retry-after-ms` of some providers, `grpc-retry-pushback-ms`, and `Retry-After` in seconds or as a date,
-/// which may also be that of RFC 3339 or the seconds or milliseconds since the Unix epoch. A zero in one of the first
-/// gives way to the next. `None` if none of them is readable. A date in the past is zero.
+/// which may also be in the format of RFC 3339, or in seconds or milliseconds since the Unix epoch. If one of the first
+/// is zero, the next one counts. `None` if none of them is readable. A date in the past is zero.
 ///
 /// ```
 /// # use std::time::Duration;

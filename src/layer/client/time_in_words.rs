@@ -2,17 +2,17 @@
 
 use std::time::{Duration, SystemTime};
 
-/// From this number on, seconds are not a wait of 31 years, but those since the Unix epoch.
+/// From this number on, seconds are not a wait of 31 years, but count from the Unix epoch.
 const FIRST_EPOCH: f64 = 1e9;
 
 /// From this number on, they are milliseconds since then.
 const FIRST_EPOCH_MILLIS: f64 = 1e12;
 
-/// And from this number on, in the year 5138, they are no instant.
+/// And from this number on, in the year 5138, they are not an instant.
 const LAST_EPOCH_MILLIS: f64 = 1e14;
 
 /// How long to wait, from seconds, a duration such as `6m0s`, a date of HTTP or RFC 3339, or an instant in seconds or
-/// milliseconds since the Unix epoch. Of several in a list, the longest. An instant in the past is zero.
+/// milliseconds since the Unix epoch. If a list has several, the longest counts. An instant in the past is zero.
 pub(super) fn wait_of(text: &str) -> Option<Duration> {
     if let Some(number) = number(text) {
         return Some(match number {
@@ -44,7 +44,7 @@ pub(super) fn number(text: &str) -> Option<f64> {
     number.is_finite().then_some(number)
 }
 
-/// Seconds as a duration, or the longest that there is.
+/// Seconds as a duration, or the longest possible one.
 pub(super) fn seconds(number: f64) -> Duration {
     Duration::try_from_secs_f64(number).unwrap_or(Duration::MAX)
 }

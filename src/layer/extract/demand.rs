@@ -13,7 +13,7 @@ use crate::api::set::limit_set::{LimitName, LimitSet};
 use crate::error::{Error, SegmentError};
 use crate::headers::PolicyHeaders;
 
-/// Decides for each HTTP request which limits apply and what it takes of them.
+/// Decides for each HTTP request which limits apply and what it takes from them.
 ///
 /// A [`Demand`] is an extractor: it demands the same of every request. A function or closure of a request's head is
 /// one too; it is called once for each request and should be quick:
@@ -106,7 +106,7 @@ impl Extractor for Demand {
     }
 }
 
-/// A set of limits, what to take of it, the key, and how clients know its limits.
+/// A set of limits, what to take from it, the key, and how its limits are described to clients.
 ///
 /// The set's limits are described once for all responses, until they [change](crate::Segment::apply). Clones share
 /// that work, so create the demand at the start and clone it for each request.
@@ -122,8 +122,8 @@ pub struct Demand {
 /// Keys up to this length, that of a UUID as text, are stored without an allocation.
 const KEY_BYTES: usize = 36;
 
-/// Whose limits of the set the request takes from. A key is kept as it was given, because its hash differs in the table
-/// of another segment.
+/// Whose limits in the set the request takes from. A key is kept as given, because its hash differs in the table of
+/// another segment.
 #[derive(Clone, Debug)]
 enum Client {
     /// The set as a whole; if it is keyed, the key is still missing.
@@ -324,8 +324,8 @@ impl Demand {
         Request::of(&self.set, self.wanted.clone())
     }
 
-    /// How long a request that is decided at once may wait: with a timeout of zero, which lasts until the store of a
-    /// fleet has answered, or not at all, as nearly always.
+    /// How long a request that is decided at once may wait: nearly always not at all, otherwise with a timeout of zero,
+    /// which lasts until the store of a fleet has answered.
     pub(in crate::layer) fn wait_for_store(&self) -> Option<Duration> {
         if !self.set.engine_set().has_lease_room {
             return None;
@@ -345,12 +345,12 @@ impl Demand {
         &self.set
     }
 
-    /// Whether the networks of an address are asked, which have no queues and hold nothing.
+    /// Whether the request is for the networks of an address, which have no queues and hold nothing.
     pub(in crate::layer) fn is_by_network(&self) -> bool {
         matches!(self.client, Client::Address(_))
     }
 
-    /// How clients know the limits.
+    /// How the limits are described to clients.
     pub(in crate::layer) fn headers(&self) -> &PolicyHeaders {
         &self.headers
     }
