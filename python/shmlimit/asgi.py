@@ -44,8 +44,8 @@ async def request_body(scope: Scope) -> bytes:
         return {"tokens": json.loads(await request_body(scope))["max_tokens"]}
     ```
 
-    The application receives the body all the same. Until then it is in memory as a whole: limit its size in the server
-    or the proxy.
+    The application receives the body all the same. Until then, all of the body is in memory: limit its size in the
+    server or the proxy.
 
     Args:
         scope: The scope of the request, which the option is called with.
@@ -54,7 +54,7 @@ async def request_body(scope: Scope) -> bytes:
         The body.
 
     Raises:
-        LookupError: It is not the scope of an HTTP request that a `LimitMiddleware` decides.
+        LookupError: The scope is not that of an HTTP request that a `LimitMiddleware` decides on.
         OSError: The client has left. No one needs an answer.
     """
     read: Callable[[], Awaitable[bytes]] | None = scope.get(_BODY)

@@ -39,8 +39,8 @@ __all__ = ["LimitedTask", "limited"]
 # A header of a task that was sent back. Celery's own count of retries is separate.
 _HEADER = "shmlimit"
 
-# Refusals that only the end of another task or request can heal. One that names a time, because a place is free but
-# others are before this task, names the earliest.
+# Refusals that stand until another task or request ends. If one names a time, because a place is free but others are
+# ahead of this task, that is the earliest time possible.
 _WANT_OF_PLACE = frozenset({"concurrency", "queue_full", "holds_full", "table_full"})
 
 # After this many doublings the range of delays ends at 8 times the first, and stays there.
@@ -49,11 +49,11 @@ _MAX_DOUBLINGS = 3
 # The first delay for tasks that take hardly any time: sending one back costs about as much.
 _SHORTEST_FIRST = 0.02
 
-# How much the latest run counts for how long tasks typically run.
+# How much the latest run counts towards the time that tasks typically run.
 _WEIGHT_OF_LATEST = 0.2
 
-# Tasks that time alone will admit come back spread over this part of their wait. Of many that return after one wait
-# few can be admitted, so a longer spread, again and again, would leave capacity unused.
+# Tasks that time alone will admit come back spread over this part of their wait. Of many tasks that come back after the
+# same wait, few can be admitted, and spreading the others further each time would leave capacity unused.
 _SPREAD = 0.1
 _SHORTEST_SPREAD = 0.01
 _LONGEST_SPREAD = 60.0
@@ -64,8 +64,8 @@ class _SentBack:
     """How often a task was sent back, as its header says.
 
     Attributes:
-        refusals: How often in all.
-        in_a_row: How often in a row, most recently, because there was no place.
+        refusals: How often in total.
+        in_a_row: How often in a row, up to now, because there was no place.
     """
 
     refusals: int = 0
@@ -78,7 +78,7 @@ class _SentBack:
 
         Args:
             refused: The refusal.
-            places: The names of the limits of which places are taken.
+            places: The names of the concurrency limits, whose places are taken.
             retry_delay: The longest first delay if no time is known.
             typical_run: How long such tasks take, as far as this process knows.
 
@@ -91,7 +91,7 @@ class _SentBack:
             # Tasks refused together must not return together; and since nobody knows when they will be admitted, some
             # of them should try soon.
             in_a_row = self.in_a_row if wants_a_place else 0
-            # Places come back as tasks end: who waits much longer than one takes leaves them unused.
+            # Places come back as tasks end: a task that waits much longer than one of these takes leaves them unused.
             first = min(retry_delay, max(typical_run, _SHORTEST_FIRST)) if wants_a_place else retry_delay
             longest = first * 2 ** min(in_a_row, _MAX_DOUBLINGS)
             after = _SentBack(self.refusals + 1, in_a_row + 1 if wants_a_place else 0)
@@ -117,7 +117,7 @@ class _Terms:
     when_refused: Literal["retry", "fail"]
     max_refusals: int | None
     retry_delay: float
-    # A moving average, of the runs in this process; infinite before the first.
+    # A moving average of the runs in this process; infinite before the first.
     typical_run: float = math.inf
 
     def ran_for(self, seconds: float) -> None:
@@ -227,11 +227,11 @@ def limited(
     A refused task is published again with a `countdown`. It ends in the state `RETRY`, and counts neither as a failure
     nor as one of the task's own `max_retries`. Until it comes back it occupies no worker process, and nothing polls.
 
-    If time alone heals the refusal, the countdown is its `retry_after` plus a random part of up to a tenth of it, so
-    that tasks refused together do not return together. If there is no place, because another task must first end, the
+    If time alone will admit the task, the countdown is the refusal's `retry_after` plus a random part of up to a tenth
+    of it, so that tasks refused together do not return together. If there is no place until another task ends, the
     countdown is random: at first at most as long as such tasks have lately run in this worker process, or `retry_delay`
     if that is shorter, and twice as much with each further refusal in a row for this reason, up to 8 times the first.
-    If nobody knows when there will be more, such as of a limit that hosts share and of which nothing is leased, the
+    If nobody knows when there will be more, as with a limit that hosts share while nothing of it is leased, the
     countdown is random and never more than `retry_delay`.
 
     Args:

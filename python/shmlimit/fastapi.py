@@ -76,10 +76,10 @@ class Limited:
     """A dependency that admits requests by a set of limits. Its value is the permit, or None for exempt requests.
 
     WebSocket routes may depend on it, too: a connection that is refused is answered before its handshake, with the
-    problem if the server can do that, else 403.
+    problem details if the server can send them, otherwise with 403.
 
-    If a path returns its own `Response`, FastAPI sends that unchanged, without the RateLimit fields, and if that has a
-    `background` of its own, the permit is held until its end. If all responses should have the fields, use
+    If a path returns its own `Response`, FastAPI sends it unchanged, without the RateLimit fields, and if it has a
+    `background` of its own, the permit is held until that ends. If all responses should have the fields, use
     `shmlimit.asgi.LimitMiddleware`.
 
     `fails_with` is asked about the status of an `HTTPException`; any other exception means that the work failed.
@@ -136,13 +136,13 @@ class Limited:
 
 
 async def _unless_left(request: Request, decision: Coroutine[Any, Any, Admission | Answer]) -> Admission | Answer:
-    """Waits for the decision unless the client leaves, of whom then nothing is asked any more.
+    """Waits for the decision, and gives it up if the client leaves.
 
     Raises:
         HTTPException: The client has left. Nobody gets the answer.
     """
     departures = Departures(request.receive)
-    # The path's function may read the body later, of which a part may have come while the request waited.
+    # The path's function may read the body later, and a part of it may have come while the request waited.
     request._receive = departures.receive
     try:
         decided = await departures.unless_left(decision, give_back)

@@ -52,11 +52,11 @@ _EMPTY_KEY = "\0"
 
 
 class _NoCache:
-    """Stands where DRF's throttles have Django's cache, so that nobody keeps counts there to no effect."""
+    """Takes the place of Django's cache in DRF's throttles, so that nobody keeps counts there to no effect."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            # Something looks at what it is.
+            # Something inspects this object.
             raise AttributeError(name)
         raise NotImplementedError(
             f"cache.{name}: the throttles of shmlimit.rest_framework do not keep their counts in Django's cache. Read "
@@ -67,21 +67,22 @@ class _NoCache:
 class SimpleRateThrottle(throttling.SimpleRateThrottle):
     """Replaces DRF's class of the same name, with its `scope`, `rate`, `THROTTLE_RATES` and `get_cache_key`.
 
-    It lets the rate's number of requests through in any stretch as long as the period; refused requests do not count.
+    It lets the rate's number of requests through in any stretch of the period's length; refused requests do not count.
 
-    If more than `entries` requests of a key fall into one period, those closest together leave it together: a request
-    may then be refused for longer, by up to the period divided by `entries`, but is never let through too early.
+    If more than `entries` requests of a key fall into one period, those closest together stop counting together: a
+    request may then be refused for longer, by up to the period divided by `entries`, but is never let through too
+    early.
 
     `SHMLIMIT_THROTTLES` in Django's settings has `directory`, where the files are kept, and optionally `max_keys`,
     `when_full` and `entries`, as in `shmlimit.limits_storage`.
 
     What subclasses of DRF's class do works here, with these differences:
 
-    - A `throttle_success` that does not call the one here leaves the request uncounted, and calling it later counts one
-      more, as for a throttle of failed logins. A `throttle_failure` cannot count the request that it refuses.
+    - A `throttle_success` that does not call the one here leaves the request uncounted. Calling that one later counts
+      one more, as a throttle of failed logins does. A `throttle_failure` cannot count the request that it refuses.
     - `history` has as many entries as there are counted requests. Only their number is exact, and changing the list
       changes nothing. `cache` raises `NotImplementedError`, and `timer` only sets `now`.
-    - Throttles with the same key and different rates count apart.
+    - Throttles with the same key and different rates count separately.
     - Keys other than strings, bytes and integers count by their `str`.
     """
 
@@ -153,7 +154,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
         )
 
     def throttle_success(self) -> bool:
-        """Called when there is room for the request, which it counts. Call it later to count one more."""
+        """Counts the request: called when there is room for it. Call it later to count one more."""
         if self._answer is None:
             self._ask(lambda limits, key: limits.check(key=key))
         elif isinstance(self._answer, Permit):

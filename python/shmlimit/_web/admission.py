@@ -32,7 +32,7 @@ def is_server_error(status: int) -> bool:
 
 
 def no_status(_status: int) -> bool:
-    """Gives back nothing because of a status: the default for `refund_when`."""
+    """Says that no status gives anything back: the default for `refund_when`."""
     return False
 
 
@@ -266,7 +266,7 @@ class AdmissionControl(Generic[Request]):
             left = question.left()
             try:
                 if deadline is None:
-                    # With no time to wait, a task waits until the store of a fleet has answered, where it has to.
+                    # Even without a timeout, a task waits until a fleet's store has answered, if the limits need that.
                     waits = asked.limits._cold_wait(costs, key=key, tier=tier, overrides=overrides) > 0
                     left = 0 if waits else None
                 if left is None or asked.limits._counts_networks:

@@ -26,7 +26,7 @@ class ClientAddress:
     of the two headers is ignored, too, because a proxy that sets one passes the other on unchanged.
 
     Attributes:
-        default: The key of requests without an address: those over a Unix socket, or that came through too few
+        default: The key of requests without an address: those that came over a Unix socket, or through too few
             proxies. Without a default they are answered 400.
     """
 

@@ -14,13 +14,13 @@ Decided = TypeVar("Decided")
 
 
 class ClientGone(OSError):
-    """Raised by sending when the client has left, as ASGI specifies; some servers accept the data silently."""
+    """Raised on sending to a client that has left, as ASGI specifies; some servers silently accept the data instead."""
 
 
 class Departures:
     """Sits between the server and the application's `receive`, and looks ahead while the application is not receiving.
 
-    Only one of them receives at a time, and the application later gets what was received early, in order. If the
+    Only one of the two receives at a time, and the application later gets what was received early, in order. If the
     application ignores the request's body, this looks ahead to its end, but never buffers a body that is still coming.
     On trio it does not look ahead: there is no background task that could.
     """
@@ -104,7 +104,7 @@ class Departures:
                     return None
                 waiting: list[asyncio.Future[Any]] = [deciding]
                 if self._application_receives:
-                    # The decision itself reads the body. Looks ahead again when it has.
+                    # The decision itself is reading the body. Looks ahead again once it has.
                     self._received = asyncio.get_running_loop().create_future()
                     waiting.append(self._received)
                 elif self._looking is not None and not self._looking.done():

@@ -33,7 +33,7 @@ class Head(Protocol[OfFramework]):
 
 
 class DescribedHead(Generic[Described]):
-    """What the limits read from a request that is the mapping in which its server describes it."""
+    """What the limits read from a request that is itself the mapping in which the server describes it."""
 
     METHOD: ClassVar[str]
     """The entry that has the method."""
@@ -51,7 +51,7 @@ class DescribedHead(Generic[Described]):
 
 
 def is_preflight(head: Head[OfFramework]) -> bool:
-    """Whether it is a preflight: a browser asks whether it may send a request from another origin.
+    """Whether a request is a preflight, by which a browser asks whether it may send a request from another origin.
 
     Args:
         head: What the limits read from the request.

@@ -45,7 +45,8 @@ def check_key(key: object) -> None:
     """Checks that a `key` option can find a key for each request; None is fine.
 
     Raises:
-        TypeError: It is neither of the above nor callable. A string, for example, is not a key for all requests.
+        TypeError: It is neither a `Header` nor a `ClientAddress` nor callable. A string, for example, does not find
+            the key of each request.
     """
     if key is not None and not isinstance(key, (Header, ClientAddress)) and not callable(key):
         raise TypeError(f"key is {key!r}, but must be Header(...), ClientAddress() or a callable of the request")

@@ -1,7 +1,7 @@
 """Tells limits further out that limits further in have refused a request, so that they give back what they took.
 
-It goes through the request itself, where no client and no upstream can write: the scope in ASGI, the environment in
-WSGI.
+The request itself carries the message, where no client and no upstream can write: in its scope in ASGI, in its
+environment in WSGI.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class LimitSetAcquisition:
         self.__exit__(_type, exception, _traceback)
 
     def _under(self, permit: shmlimit.Permit) -> Self:
-        """Puts an acquisition that was made before under its permit."""
+        """Gives its permit to an acquisition that was made before the permit was taken."""
         self._permit = permit
         return self
 
@@ -185,7 +185,7 @@ class LimitSetAcquisition:
         if permit is None:
             return
         try:
-            # Amounts may be of the program's own classes, and raise.
+            # Amounts may be of the program's own classes, and may raise.
             usage = {
                 key: exact_cost(part.used, decimals(part.limit))
                 for key, part in self.acquisitions.items()

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 # Wide enough for the largest capacity with all of its decimals.
 _WIDE = Context(prec=60)
 
-# Fractions of a token count to a millionth, or more finely if the capacity itself is finer.
+# Fractions of a token are counted to a millionth, or more finely if the capacity itself is finer.
 _DECIMALS = 6
 _MAX_DECIMALS = 18
 
@@ -71,7 +71,7 @@ def decimals_of(capacity: float, *, fractions: bool) -> int:
 def exact_cost(amount: float | Decimal, decimals: int) -> int | Decimal:
     """Rounds an amount up to this many decimals, so that no request takes more than it is charged for.
 
-    First, anything more than three decimals further right is rounded away, as the noise of binary fractions, such as
+    Before that, everything beyond three more decimals is rounded away: it is noise from binary fractions, such as at
     the end of 0.1 + 0.2.
     """
     if isinstance(amount, int):

@@ -91,7 +91,7 @@ def open_named(path: str, declared: shmlimit.LimitSet) -> shmlimit.SetHandle:
 
 
 def open_new(owner: object, declared: shmlimit.LimitSet) -> tuple[str, shmlimit.SetHandle]:
-    """Creates a set in a file of its own, which the last process that has the set removes."""
+    """Creates a set in a file of its own, which is removed by the last process that has the set."""
     path = _unique_path()
     return path, _open_counted(owner, path, declared.name, declared)
 
@@ -123,7 +123,7 @@ def _open_counted(owner: object, path: str, name: str, declared: shmlimit.LimitS
             _used.discard(use)
         raise
     # Children of multiprocessing also call this when they end, after their own children. A child made by a plain fork
-    # has a copy of the owner, and does not.
+    # has a copy of the owner, but does not call this.
     util.Finalize(owner, _remove_unless_used, args=use, exitpriority=-10)
     return handle
 

@@ -81,7 +81,7 @@ class LimitPool:
             index: The worker's index.
 
         Returns:
-            A pool of the same sets; this very one for index 0.
+            A pool of the same sets; for index 0, this pool itself.
         """
         if index == 0:
             return self

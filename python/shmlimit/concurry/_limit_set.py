@@ -52,7 +52,7 @@ class ShmLimitSet(BaseLimitSet):
 
     Raises:
         ValueError: Two limits have the same key, a private set is to be used across processes, or the segment at
-            `path` has limits that cannot be changed to these. Different capacities and windows are no error: they
+            `path` has limits that cannot be changed to these. Different capacities and windows are not an error: they
             are put into force for all programs that have the segment open.
 
     Attributes:
@@ -120,7 +120,7 @@ class ShmLimitSet(BaseLimitSet):
         """
         amounts = self._requested(requested)
         costs = self._costs(amounts)
-        # Before anything is taken: this reads the configuration, which may be of the program's own class, and raise.
+        # Before anything is taken: this reads the configuration, which may be of the program's own class and may raise.
         acquired = self._acquired(amounts)
         if not costs:
             return acquired
@@ -151,7 +151,7 @@ class ShmLimitSet(BaseLimitSet):
         """
         amounts = self._requested(requested)
         costs = self._costs(amounts)
-        # Before anything is taken: this reads the configuration, which may be of the program's own class, and raise.
+        # Before anything is taken: this reads the configuration, which may be of the program's own class and may raise.
         acquired = self._acquired(amounts)
         if not costs:
             return acquired
@@ -172,7 +172,7 @@ class ShmLimitSet(BaseLimitSet):
             requested: As for `acquire`.
 
         Returns:
-            The acquisition. If it was not possible, it is not `successful` and holds nothing.
+            The acquisition. If that was not possible, it is not `successful` and holds nothing.
 
         Raises:
             TypeError: An amount is not a number.

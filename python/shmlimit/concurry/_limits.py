@@ -230,7 +230,7 @@ class CallLimit(RateLimit):
 
 
 class ResourceLimit(Limit):
-    """A number that may be held at a time, given back on release.
+    """A limit on how many of a resource are held at a time. They are given back on release.
 
     Args:
         key: The name of the limit in requests.

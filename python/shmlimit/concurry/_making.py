@@ -1,4 +1,4 @@
-"""What else is done when a set or a pool is made, by modules that import those of sets and pools."""
+"""What else to do when a set or a pool is made, as registered by modules that import those of sets and pools."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _FUNCTION = "_transform_worker_limits"
 def connect_workers() -> None:
     """Makes the workers of an already imported Concurry take this package's sets, lists of sets and pools.
 
-    This happens when this package is imported, when a set or pool is made, and when something of Concurry is imported
+    This happens when this package is imported, when a set or pool is made, and when anything of Concurry is imported
     from here. Call it only if Concurry is imported by its own name after all that. Calling it again is harmless.
     """
     sets = sys.modules.get(_SETS)
@@ -58,7 +58,7 @@ def _connect(module: ModuleType) -> None:
 
 
 def _for_worker(limits: Any, is_pool: bool, worker_index: int) -> LimitPool | None:
-    """The pool for one worker, or from which each worker of a pool gets its own; None if the limits are not ours."""
+    """A worker's pool, or the one from which each worker of several gets its own; None if the limits are not ours."""
     if isinstance(limits, LimitPool):
         return limits.at_worker(worker_index)
     if isinstance(limits, ShmLimitSet):

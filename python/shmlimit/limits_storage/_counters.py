@@ -179,7 +179,7 @@ class Counters:
         if amount > limit:
             return False
         # `excess` counts the same usage against the exact limit, so that a key without room for one more request is
-        # limited, and so not evicted. It decides nothing: the request asks 0 of it, and charges it afterwards.
+        # limited, and so not evicted. It decides nothing: the request asks for 0 of it, and charges it afterwards.
         permit = self._sliding(limit, expiry).try_acquire({_LIMIT: amount, _EXCESS: 0}, key=key)
         if isinstance(permit, Refusal):
             self._require_row(permit, key, expiry)
@@ -229,8 +229,8 @@ class Counters:
                 f"no row of {self._directory.path} is left for a new key: all that it might have had are those of "
                 "limited keys; declare a larger max_keys"
             )
-        # When asked, the storage then reports the key as limited. For how long is not known, but at most until every
-        # window that is open now has passed.
+        # When asked, the storage then reports the key as limited. How long it will be is not known, but at most until
+        # every window that is open now has passed.
         if len(self._shut_out) >= _MAX_SHUT_OUT:
             self._shut_out.clear()
         self._shut_out[key] = time.monotonic() + expiry

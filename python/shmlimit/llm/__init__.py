@@ -1,4 +1,4 @@
-"""Calls of language models under limits of requests, tokens and places: reserve the most, settle what was used.
+"""Calls to language models under limits on requests, tokens and places: reserve the most, settle what was used.
 
 ```python
 import shmlimit as sl

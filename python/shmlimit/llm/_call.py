@@ -1,4 +1,4 @@
-"""A call of a model under a permit: what it used is settled when it ends."""
+"""A call to a model under a permit: what it used is settled when it ends."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _BY_NAME: dict[str, Callable[[Usage], int]] = {
     "uncached_tokens": lambda usage: usage.uncached_tokens,
 }
 
-# Sets of which it was logged that their calls do not say what they used.
+# The sets for which it was already logged that a call reported no usage.
 _warned: set[str] = set()
 
 
 class Call:
-    """Holds a permit while a model is asked once, and settles what that used.
+    """Holds a permit during one call to a model, and settles what the call used.
 
     Entered with `async with`, it waits for its permit, and leaves the queue if the task is cancelled. At the end of the
     block the permit is released. What it reserved is
@@ -40,7 +40,7 @@ class Call:
     - given back in full, if the call cost nothing: the connection was never made, the provider answered 4xx (other
       than 408 and 499), 503 or 529, limits of this package refused, or `refund` was called;
     - left charged in full otherwise, because nothing says what the provider counted: the stream was not read to its
-      end, the answer was lost, or it reported no usage. The latter is logged, once for each set.
+      end, the answer was lost, or it reported no usage. The last of these is logged, once for each set.
 
     What the provider says with 429, 529 or 503 holds for all processes, as with `Permit.respect`. It is read from
     exceptions that leave the block, and from responses and streams that go through `note` and `watch`.
@@ -62,9 +62,10 @@ class Call:
         Args:
             admission: What to wait for, such as `limits.acquire_async({"tokens": 1500}, timeout=30)`; or a permit, such
                 as that of `shmlimit.fastapi.Limited`.
-            costs: What a usage costs of each limit. By default, of the limits that were reserved, `tokens` and
-                `total_tokens` count input and output, `input_tokens`, `output_tokens` and `uncached_tokens` what their
-                names say, and others keep what was reserved. May be asynchronous with `async with`.
+            costs: A function that returns what a usage costs of each limit. By default, of the limits that were
+                reserved, `tokens` and `total_tokens` count input and output, `input_tokens`, `output_tokens` and
+                `uncached_tokens` count what their names say, and others keep what was reserved. May be asynchronous
+                with `async with`.
         """
         self._admission = admission
         self._costs = costs
@@ -74,20 +75,20 @@ class Call:
 
     @property
     def usage(self) -> Usage | None:
-        """What the call has reported so far; None if nothing."""
+        """The usage that the call has reported so far; None if it has reported none."""
         return None if self._reader is None else self._reader.usage
 
     def note(self, response: object) -> None:
-        """Reads the status of a response, and what it says of its usage.
+        """Reads the status of a response, and the usage that it reports.
 
-        If the status is an error, the limits get to know at once, and the permit may be released before the block ends.
+        If the status is an error, the limits are told at once, and the permit may be released before the block ends.
 
         Args:
             response: The response of a client library, or of an HTTP client, before or after its body was read; or its
                 body, as text, bytes or a dictionary.
 
         Raises:
-            AlreadySettled: Another response has reported its usage. Each takes a call of its own.
+            AlreadySettled: Another response has reported its usage. Each response needs a call of its own.
         """
         failure = Failure.of_response(response)
         if failure is not None:
@@ -104,7 +105,7 @@ class Call:
                 self._settle(self._cost())
 
     def watch(self, stream: Any) -> Any:
-        """Passes a stream on, and reads what its parts say of its usage.
+        """Passes a stream on, and reads the usage that its parts report.
 
         Args:
             stream: An iterable or asynchronous iterable of chunks, events, lines or bytes.
@@ -116,7 +117,7 @@ class Call:
         return self._watch_async(stream) if hasattr(stream, "__aiter__") else self._watch(stream)
 
     def refund(self) -> None:
-        """Gives back all that was reserved, because the call cost nothing. The permit is still held."""
+        """Gives back everything that was reserved, because the call cost nothing. The permit is still held."""
         if not self._is_settled:
             self._settle(dict.fromkeys(self.permit.taken, 0))
 
@@ -176,7 +177,7 @@ class Call:
         return reader
 
     def _is_known(self) -> bool:
-        """Whether what the call used is known and not settled. Tells the limits of an error in the stream."""
+        """Whether what the call used is known and not yet settled. Tells the limits if the stream had an error."""
         reader = self._reader
         if reader is None or self._is_settled or self._failed is not None:
             return False
@@ -186,7 +187,7 @@ class Call:
         return reader.is_complete and reader.usage is not None
 
     def _look_at(self, exception: BaseException | None) -> None:
-        """Takes in how the block has ended."""
+        """Notes how the block has ended."""
         if exception is not None and not self._is_known():
             failure = Failure.of_exception(exception)
             if failure is not None:
@@ -214,7 +215,7 @@ class Call:
             # Nothing says what it cost, so all of it stays charged, whatever `respect` gives back on its own.
             self._settle({})
         if failure.status is not None:
-            # What came back came back above.
+            # What was to be given back was given back above.
             self.permit.respect(failure.headers, status=failure.status, refund=False)
 
     def _cost(self) -> Any:

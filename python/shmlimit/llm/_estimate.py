@@ -1,4 +1,4 @@
-"""A bound of what a request uses, from above."""
+"""An upper bound on what a request uses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from shmlimit.llm._usage import member
 
-# What is around each entry, item and message: punctuation of JSON, or the marks of a chat template.
+# Tokens around each entry, item and message: the punctuation of JSON, or the marks of a chat template.
 _AROUND_ENTRY = 6
 _AROUND_CONTAINER = 4
-# What begins and ends a prompt.
+# Tokens that begin and end a prompt.
 _AROUND_PROMPT = 16
 # What Anthropic's models are told about tools, beyond what the request says.
 _WITH_TOOLS = 1000
@@ -34,29 +34,31 @@ def estimate(
     image_tokens: int = 5000,
     bytes_per_token: float = 1.0,
 ) -> int:
-    """Bounds the tokens that a request may use, from above.
+    """Computes an upper bound on the tokens that a request may use.
 
-    Without a tokenizer, every byte of text counts as a token, because tokenizers make one of each at most. English text
-    has about four bytes to a token: what was not used comes back when it is settled, and while the call runs it is not
-    there for others. If `tiktoken` is installed and knows the model, texts are counted exactly; the first time it may
-    have to fetch a vocabulary.
+    Without a tokenizer, every byte of text counts as a token, because no tokenizer makes more than one token of a byte.
+    English text has about four bytes to a token, so most of this is not used: it comes back when the call is settled,
+    and until then others cannot have it. If `tiktoken` is installed and knows the model, text is counted exactly; the
+    first time, `tiktoken` may have to fetch a vocabulary.
 
-    What is not in the request cannot be counted: files and documents that it refers to, results of the provider's own
-    tools. Add what they may take.
+    What is not in the request cannot be counted, such as files and documents that it refers to, and results of the
+    provider's own tools. Add what these may take.
 
     Args:
         request: The prompt, a list of messages or contents, or the whole body of a request: strings, dictionaries,
-            lists, or models of pydantic. A body that says how long the answer may be, and how many, counts in full.
+            lists, or pydantic models. If a body says how long an answer may be, and how many there are, that counts.
         model: The model, for `tiktoken`; by default the one that the body names.
-        max_output: The most that may be answered, if the request does not say.
-        image_tokens: The most that an image takes: 48,169 for gpt-4o-mini; others take less than the default.
-        bytes_per_token: The bytes of text that make a token. More than 1 is closer, and no longer a bound.
+        max_output: The most tokens that an answer may have, if the request does not say.
+        image_tokens: The most tokens that an image takes: 48,169 for gpt-4o-mini; other models take less than the
+            default.
+        bytes_per_token: How many bytes of text count as a token. With more than 1, the result is closer to what is
+            used, but no longer a bound.
 
     Returns:
         The number of tokens.
 
     Raises:
-        TypeError: Something in the request is neither of these, so nothing says what it takes.
+        TypeError: Something in the request is none of these, so nothing says what it takes.
         ValueError: `bytes_per_token` is not positive.
     """
     if not bytes_per_token > 0:
@@ -92,13 +94,13 @@ def estimate(
 
 
 def _dumped(part: object) -> object:
-    """What a model of pydantic has."""
+    """The fields of a pydantic model."""
     dump = member(part, "model_dump")
     return dump(exclude_none=True) if callable(dump) else None
 
 
 def _output(request: Any, max_output: int) -> int:
-    """The longest answers that a request may have."""
+    """The tokens of the longest answers that a request allows."""
     if not isinstance(request, Mapping):
         return max_output
     settings = [request, *(member(request, name) for name in _SETTINGS)]

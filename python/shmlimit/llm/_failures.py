@@ -1,4 +1,4 @@
-"""What an error of a call says: whether it cost anything, and what to tell the limits."""
+"""What the error of a call says: whether the call cost anything, and what to tell the limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from shmlimit import NeverAdmissible, Refused
 from shmlimit.llm._usage import member
 
-# The errors of clients that never got to send a request. A connection that breaks later may have cost something.
+# The errors by which clients say that no request was sent. A connection that breaks later may have cost something.
 _NEVER_SENT = {
     "httpx": {"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL"},
     "httpcore": {"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"},
@@ -32,7 +32,7 @@ _STATUS_OF_WORD = {
     "UNAVAILABLE": 503,
 }
 
-# Of the client's errors, those in which the server may have worked until somebody lost patience.
+# Of the client errors, those after which the server may have worked until somebody lost patience.
 _MAY_HAVE_COST = {408, 499}
 
 
@@ -52,7 +52,7 @@ class Failure:
 
     @property
     def is_of_the_provider(self) -> bool:
-        """Whether the work failed there, rather than that the request was wrong."""
+        """Whether the work failed at the provider, and not because the request was wrong."""
         return self.status is None or self.status >= 500 or self.status == 429
 
     @classmethod
@@ -62,7 +62,7 @@ class Failure:
         status = _status(response) or _status(with_headers)
         if status is None or status < 400:
             return None
-        # Of the server's errors, these two are said before any work begins.
+        # Of the server errors, these two are sent before any work begins.
         costs_nothing = (status < 500 and status not in _MAY_HAVE_COST) or status in (503, 529)
         headers = member(response, "headers") or member(with_headers, "headers")
         return cls(status, headers if hasattr(headers, "items") else {}, costs_nothing)
@@ -71,7 +71,7 @@ class Failure:
     def in_body(cls, document: object) -> Failure | None:
         """What an error in a body or an event says; None if it is not about load.
 
-        It may have come after a part of the answer, so nothing says what it cost.
+        The error may have come after a part of the answer, so nothing says what the call cost.
         """
         for error in (member(document, "error"), member(member(document, "response"), "error"), document):
             for name in ("type", "code", "status"):
@@ -96,7 +96,7 @@ class Failure:
 
 
 def _causes(raised: BaseException) -> Iterator[BaseException]:
-    """An exception and what it was explicitly raised from; of a group of one, that one."""
+    """An exception and what it was explicitly raised from; for a group of one exception, that exception."""
     error: BaseException | None = raised
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -120,7 +120,7 @@ def _is_own_refusal(error: BaseException) -> bool:
 
 
 def _is_of_server(error: BaseException) -> bool:
-    """Whether this is an answer of the program's own, which has a status that is not the provider's."""
+    """Whether this is the program's answer to its own client, whose status is not the provider's."""
     return any(each.__module__.startswith(_OF_SERVERS) for each in type(error).__mro__)
 
 

@@ -1,4 +1,4 @@
-"""The usage of streams and of bodies, read as their parts pass."""
+"""The usage that streams and bodies report, read as their parts pass."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from shmlimit.llm._failures import Failure
 from shmlimit.llm._usage import Usage, member, reported
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-# The events of Anthropic and of the responses API with which a stream's usage is known. OpenAI's chunk for the usage
-# has no choices, and Google's has why it finished.
+# The events of Anthropic and of the responses API after which a stream's usage is known. OpenAI's chunk with the usage
+# has no choices, and Google's says why the stream finished.
 _LAST = {"message_delta", "message_stop", "response.completed", "response.incomplete", "response.failed"}
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 # Most events are text of the answer, and need no parsing.
@@ -19,7 +19,7 @@ _WORTH_PARSING = re.compile(rb'usage|"error"')
 
 
 def usage(response: object) -> Usage | None:
-    """Reads what a response says that was used.
+    """Reads the usage that a response reports.
 
     Args:
         response: A response of OpenAI's chat completions or responses API, of Anthropic's messages, of Google's
@@ -28,7 +28,7 @@ def usage(response: object) -> Usage | None:
             a list or an iterator of chunks, events, lines or bytes, which is read to its end.
 
     Returns:
-        The usage; None if the response says nothing of it.
+        The usage; None if the response reports none.
 
     Raises:
         TypeError: It is an asynchronous stream: only `Call.watch` can read it.
@@ -51,7 +51,7 @@ class UsageReader:
     it has server-sent events, one JSON document, or one in each line.
 
     Attributes:
-        is_complete: Whether the last report has come; whoever knows that the response has ended may set it.
+        is_complete: Whether the last report has come. A caller that knows that the response has ended may set it.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class UsageReader:
 
 
 def _is_last(document: object) -> bool:
-    """Whether the usage that this part of a stream reports is the whole."""
+    """Whether the usage that this part of a stream reports is complete."""
     if member(document, "type") in _LAST or member(document, "choices") == []:
         return True
     candidates = member(document, "candidates")
@@ -143,7 +143,7 @@ class _Text:
         if not self._has_events:
             self._pieces.append(piece)
             return
-        # Lines that something has split come without their ends.
+        # Lines that were already split come without their line ends.
         if self._pieces and (not piece or piece.startswith(_FIELDS)) and _is_whole(b"".join(self._pieces)):
             piece = b"\n" + piece
         elif not self._pieces and not piece:
@@ -161,7 +161,7 @@ class _Text:
             yield from self._line(line)
 
     def unfinished(self) -> Iterator[object]:
-        """Yields the documents of what has come and not ended."""
+        """Yields the documents in what has come but has not ended."""
         text = b"".join(self._pieces)
         if self._has_events:
             line = text.rstrip(b"\r")
@@ -180,7 +180,7 @@ class _Text:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Whether nothing can follow in a line of an event."""
+    """Whether a line of an event is complete, so that nothing more of it can follow."""
     if not line.startswith(b"data:"):
         return line.startswith(_FIELDS)
     data = line[5:].strip()
@@ -188,7 +188,7 @@ def _is_whole(line: bytes) -> bool:
 
 
 def _parsed(lines: list[bytes]) -> Iterable[object]:
-    """The documents of some lines: together they are one, or each is."""
+    """The documents in some lines: one that they make up together, or one in each."""
     text = b"\n".join(lines)
     if not _WORTH_PARSING.search(text):
         return []

@@ -1,11 +1,11 @@
-"""What a response says that it used, in the words of OpenAI, Anthropic or Google."""
+"""The usage that a response reports, in the words of OpenAI, Anthropic or Google."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-# Each provider's names. None uses two of a line in one record.
+# Each provider's names. No provider uses two names of one of these lists in the same record.
 _INPUT = ("input_tokens", "prompt_tokens", "promptTokenCount", "prompt_token_count", "inputTokens")
 _OUTPUT = (
     "output_tokens",
@@ -17,15 +17,15 @@ _OUTPUT = (
     "outputTokens",
 )
 _TOTAL = ("total_tokens", "totalTokenCount", "total_token_count", "totalTokens")
-# Input that Anthropic, Amazon and Google count beside the input, not in it.
+# Input that Anthropic, Amazon and Google count separately, not in the input.
 _CACHE_READ_BESIDE = ("cache_read_input_tokens", "cacheReadInputTokens")
 _CACHE_WRITTEN_BESIDE = ("cache_creation_input_tokens", "cacheWriteInputTokens")
 _TOOLS_BESIDE = ("toolUsePromptTokenCount", "tool_use_prompt_token_count")
-# Input that the others count in the input.
+# Input that the others include in the input.
 _CACHED_WITHIN = ("cachedContentTokenCount", "cached_content_token_count", "prompt_cache_hit_tokens")
 _INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
 _CACHED_IN_DETAILS = ("cached_tokens", "cache_read")
-# Output that Google counts beside the output, and OpenAI in it.
+# Output that Google counts separately, and OpenAI includes in the output.
 _THOUGHTS_BESIDE = ("thoughtsTokenCount", "thoughts_token_count")
 _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details", "output_token_details")
 _REASONING_IN_DETAILS = ("reasoning_tokens", "thinking_tokens", "reasoning")
@@ -41,10 +41,10 @@ class Usage:
 
     Attributes:
         input_tokens: The whole input, including what was read from a cache or written to one.
-        output_tokens: The whole output, including what was reasoned.
+        output_tokens: The whole output, including the reasoning.
         cached_tokens: Of the input, what was read from a cache.
         cache_written_tokens: Of the input, what was written to a cache.
-        reasoning_tokens: Of the output, what was reasoned.
+        reasoning_tokens: Of the output, the reasoning.
     """
 
     input_tokens: int = 0
@@ -64,7 +64,7 @@ class Usage:
         return self.input_tokens - self.cached_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        """The usage of two calls."""
+        """The usage of two calls together."""
         return Usage(*(mine + its for mine, its in zip(_counts(self), _counts(other), strict=True)))
 
     def __or__(self, other: Usage) -> Usage:
@@ -90,7 +90,7 @@ def member(of: object, name: str) -> object:
         name: The entry or attribute.
 
     Returns:
-        Its value; None if there is none, or if looking raises, as for the content of a response that was not read.
+        Its value; None if there is none, or if reading it raises, as with the content of a response that was not read.
     """
     try:
         return of.get(name) if isinstance(of, Mapping) else getattr(of, name, None)
@@ -99,13 +99,13 @@ def member(of: object, name: str) -> object:
 
 
 def reported(response: object) -> Usage | None:
-    """Reads what one response, or one part of a stream, says that was used.
+    """Reads the usage that one response, or one part of a stream, reports.
 
     Args:
         response: A mapping or an object; a record of usage itself is fine, too.
 
     Returns:
-        The usage; None if it says nothing.
+        The usage; None if it reports none.
     """
     found = [read for record in _records(response) if (read := _read(record)) is not None]
     return found[0] if found else _read(response)
