@@ -44,7 +44,7 @@ pub(crate) struct Problem {
     pub(crate) code: u64,
     /// Whether this counts as an outage of the store.
     pub(crate) is_outage: bool,
-    /// The identity the host goes by from now on, if the store's account of it is later than its own. Not zero.
+    /// The identity that the host uses from now on, if the store's account of it is later than its own. Not zero.
     pub(crate) new_identity: Option<u64>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Installed {
 /// How much faster the store's clock may run than this host's: one part in this many.
 const CLOCK_RATES: u64 = 1000;
 
-/// The time that answers take is their mean, in which each counts for one part in this many.
+/// How long answers take is a moving mean, in which each answer counts for one part in this many.
 const ROUND_TRIPS: u64 = 8;
 
 /// Shortens a duration measured by the store, so that it ends here no later than there, whatever the clocks' rates.
@@ -161,7 +161,7 @@ impl Leased {
                     .saturating_add(pace)
                     .saturating_add(self.jitter(state, pace / JITTER));
                 if self.is_in_windows() {
-                    // By then the window has turned in the store as well, whose answer is younger than now.
+                    // By then the window has turned in the store as well, because its answer was given before now.
                     paced.min(by_fast_clock(answer.remaining).saturating_add(now.monotonic))
                 } else {
                     paced
@@ -186,7 +186,8 @@ impl Leased {
         }
         self.put(state, LeaseWord::Allowance, allowance);
         self.put(state, LeaseWord::ValidUntil, until);
-        // What is leased until the window's end lasts until then. The next window will be asked for, and requests are paced.
+        // What is leased until the window's end has to last until then. The next window will be asked for, and requests
+        // are paced.
         let ends_soon = self.is_in_windows() && self.is_cut(state) && until - now.monotonic <= 2 * pace;
         let low_water = if ends_soon { 0 } else { self.left(state) / 2 };
         self.put(state, LeaseWord::LowWater, low_water);
@@ -209,7 +210,7 @@ impl Leased {
         self.put(state, LeaseWord::RoundTrip, mean.max(1));
     }
 
-    /// Of what was spent since the latest request was kept, what no store has granted.
+    /// How much of what was spent since the latest request was kept no store has granted.
     fn ungranted_since_asked(&self, state: &(impl State + ?Sized)) -> u64 {
         self.get(state, LeaseWord::Ungranted)
             .saturating_sub(self.get(state, LeaseWord::AskedUngranted))
@@ -244,8 +245,8 @@ impl Leased {
     }
 
     /// Continues as another host to the store. The former account belongs to somebody else: a copy of this host, or
-    /// this host as it was before it was restored. So nothing is leased under it any more. What it has not reported
-    /// yet counts as spent by the new host before its first request, and is charged.
+    /// this host as it was before it was restored. So nothing is leased under that account any more. What has not been
+    /// reported yet counts as spent by the new host before its first request, and is charged.
     fn go_on_as_another(&self, state: &mut (impl StateMut + ?Sized), identity: u64) {
         let spent = self.get(state, LeaseWord::Spent);
         let unreported = spent.saturating_sub(self.get(state, LeaseWord::Reported));

@@ -22,7 +22,7 @@ pub(crate) struct Ask {
     pub(crate) began: u64,
 }
 
-/// The first request asks for one part in this many of the largest target, since nothing is known of the use yet.
+/// The first request asks for one part in this many of the largest target, since nothing is known about the use yet.
 const FIRST_PART: u64 = 16;
 
 /// Use is measured over at least one part in this many of a lease: a momentary burst is not a rate.
@@ -81,12 +81,12 @@ impl Leased {
         if self.is_by_key() && !self.is_held() {
             return self.due_of_key_at(state, now);
         }
-        // What the host has granted itself is not renewed, and until the store grants something, it is asked.
+        // What the host has granted itself is not renewed. The store is asked until it grants something.
         let is_first = self.get(state, LeaseWord::Sequence) == 0;
         if !self.is_by_key() && (is_first || self.get(state, LeaseWord::OutSince) != 0) {
             return Some(retry_at);
         }
-        // The use of a key that has no lease asks for nothing unless it was refused.
+        // Use of a key that has no lease is no reason to ask, unless it was refused.
         let is_alerted = self.get(state, LeaseWord::Alerted) != 0 && (is_leased || !self.is_by_key());
         let is_wanted = is_alerted || self.get(state, LeaseWord::Unmet) != 0;
         // Places that are held but no longer leased have to be leased again.
@@ -105,7 +105,7 @@ impl Leased {
             return Some(self.paced(state, true).max(not_before));
         }
         if is_leased && self.is_held() && places > self.get(state, LeaseWord::Ceiling) {
-            // Others wait for places, some of which may be released without a note: by a process that died, say.
+            // Others wait for places, some of which may be released without notice, for example by a process that died.
             let looked_at = self.get(state, LeaseWord::AnsweredAt).saturating_add(self.pace());
             return Some(looked_at.max(self.paced(state, false)).max(retry_at));
         }
@@ -122,7 +122,7 @@ impl Leased {
         if valid_until > now.monotonic {
             let left = self.left(state);
             if is_used || left > floor {
-                // What was spent is reported, and what is kept in vain is given back.
+                // To report what was spent, and to give back what is kept in vain.
                 return Some(self.refreshed_at(state));
             }
             if left == 0 && floor > 0 {
@@ -131,7 +131,7 @@ impl Leased {
             }
             return (left > 0).then(|| self.renewed_at(state));
         }
-        // No lease is left for what may follow. Where a window ended it, it ended that of all hosts.
+        // No lease is left for what may follow. If a window ended it, it ended the leases of all hosts.
         if is_used || floor > 0 {
             return Some(valid_until.saturating_add(self.jitter(state, self.pace())));
         }
@@ -146,7 +146,7 @@ impl Leased {
             && (!self.is_valid(state, now) || self.get(state, LeaseWord::SelfGranted) != 0)
     }
 
-    /// Whether something was spent or refunded that no request has said yet.
+    /// Whether something was spent or refunded that no request has reported yet.
     pub(crate) fn is_unreported(&self, state: &(impl State + ?Sized)) -> bool {
         self.get(state, LeaseWord::Spent) != self.get(state, LeaseWord::AskedSpent)
             || self.get(state, LeaseWord::Refunded) != self.get(state, LeaseWord::AskedRefunded)
@@ -272,7 +272,7 @@ impl Leased {
             // Not straight to zero: use that pauses for a moment is not over.
             target / 2
         };
-        // Use that exceeds the rate is what a burst is for, and half of what all hosts have left of it can be had.
+        // The burst is for use that exceeds the rate, and the host can have half of what is left of it for all hosts.
         let most = self.max_target().max(self.get(state, LeaseWord::Available) / 2);
         let target = target.min(most);
         self.put(state, LeaseWord::Target, target);
@@ -282,8 +282,8 @@ impl Leased {
         target.max(least).min(self.capacity)
     }
 
-    /// Of what a host uses in one lease and a margin, what it uses before the window ends that cuts its present lease.
-    /// The rest would be left over, where others can use it.
+    /// How much of `target`, which is what the host uses in one lease and a margin, it uses before the end of the window
+    /// that cuts its present lease short. The rest would be left over, while others can use it.
     fn until_window_ends(&self, state: &(impl State + ?Sized), now: Now, target: u64) -> u64 {
         if !self.is_in_windows() || !self.is_valid(state, now) || !self.is_cut(state) {
             return target;

@@ -11,17 +11,18 @@ const KEPT_FOR: u64 = 60 * NANOS_PER_SECOND;
 /// A floor is this many of the largest recent cost: a few requests may come at once before the host can ask.
 const COSTS: u64 = 4;
 
-/// It is at most one part in this many of what is available to all hosts,
+/// It is at most one part in this many of what is available to all hosts.
 const PART: u64 = 16;
 
-/// or a single cost, if this part of everything is available.
+/// If that is less than a single cost, the floor is that cost, provided that one part in this many of everything is
+/// available.
 const HALF: u64 = 2;
 
 impl Leased {
     /// How much the host keeps although it does not use it: a few of its largest recent costs while units are
     /// plentiful, nothing when they are not, and nothing a minute after its last use. Nothing by key, because a key's first
     /// units are [not leased](super::key_lease); but a place that was just released is kept for half a lease, since
-    /// places always are.
+    /// places are always leased.
     pub(super) fn floor(&self, state: &(impl State + ?Sized), now: Now) -> u64 {
         let used_at = self.get(state, LeaseWord::UsedAt);
         let kept_for = match (self.is_by_key(), self.is_held()) {
@@ -37,7 +38,7 @@ impl Leased {
         let available = self.get(state, LeaseWord::Available);
         let several = cost.saturating_mul(COSTS).min(available / PART);
         let several = if self.is_held() {
-            // Places come back when they are released only, so idle hosts leave half of them to those that use more.
+            // Places come back only when they are released, so idle hosts leave half of them to those that use more.
             several.min(self.get(state, LeaseWord::Share) / HALF)
         } else {
             several
@@ -65,8 +66,8 @@ impl Leased {
         }
     }
 
-    /// Notes that the limit is in use. With the first use of another minute, the largest cost becomes that of the
-    /// minute before.
+    /// Notes that the limit is in use. With the first use in a new minute, the largest cost becomes that of the minute
+    /// before.
     pub(super) fn note_use(&self, state: &mut (impl StateMut + ?Sized), now: Now) {
         let used_at = self.get(state, LeaseWord::UsedAt);
         if now.monotonic / KEPT_FOR != used_at / KEPT_FOR {

@@ -2,8 +2,8 @@
 //!
 //! Most keys are seldom used. So nothing is leased for a key until it is used, and nothing is kept once it is not: the
 //! first units of a key on a host are admitted *unleased*, and reported. The store charges them even beyond the burst,
-//! and names an instant until which it has no unit to grant; until then this host admits none unleased either. What
-//! unleased units can exceed is therefore that many for each host at once, never the rate in the long run.
+//! and names an instant until which it has no unit to grant; until then this host admits none unleased either. So
+//! unleased units can exceed the limit by that many for each host at once, but never the rate in the long run.
 //!
 //! A row may be given to another key once nothing is left to report, and nothing that the store said still holds. When
 //! the key comes back, it begins anew. So its requests are numbered by the time, and what they report counts from the
@@ -27,13 +27,14 @@ pub(crate) enum LeaseOutcome {
     Failed(Problem, u64),
 }
 
-/// Low water of a row that is not on the list of those to ask for: the next unit that is spent puts it there.
+/// Low water of a row that is not on the list of rows to ask for: the next unit that is spent puts it there.
 const NOT_LISTED: u64 = u64::MAX;
 
-/// What keys have to say is gathered for one part in this many of a lease, so that many share a call of the store.
+/// What keys have to report and to ask for is gathered for one part in this many of a lease, so that many keys share a
+/// call of the store.
 const GATHERED_PART: u64 = 4;
 
-/// But for no shorter and no longer than this, in nanoseconds.
+/// But for no less and no more than this, in nanoseconds.
 const SHORTEST_GATHERING: u64 = 100_000_000;
 const LONGEST_GATHERING: u64 = 500_000_000;
 
@@ -56,7 +57,7 @@ impl Leased {
         unleased.saturating_sub(spent.saturating_sub(self.get(state, LeaseWord::Allowance)))
     }
 
-    /// Until the store has a unit again, in nanoseconds, if one that is not leased would do for `cost`.
+    /// How long until the store has a unit again, in nanoseconds, if unleased units are enough for `cost`.
     pub(super) fn free_in(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Option<u64> {
         let left = self.get(state, LeaseWord::FreeAt).saturating_sub(now.monotonic);
         self.unleased
@@ -85,7 +86,7 @@ impl Leased {
         self.put(state, LeaseWord::Draining, self.get(outage, LeaseWord::Draining));
     }
 
-    /// Drains, or stops that, as the record of the shard says: whoever told all rows may have died on the way.
+    /// Starts or stops draining, as the record of the shard says: the process that told all rows may have died on the way.
     pub(crate) fn follow_draining(
         &self,
         state: &mut (impl StateMut + ?Sized),
@@ -97,7 +98,7 @@ impl Leased {
         }
     }
 
-    /// Takes over what another record says of an outage.
+    /// Takes over what another record says about an outage.
     pub(crate) fn copy_outage(&self, state: &mut (impl StateMut + ?Sized), outage: &(impl State + ?Sized)) {
         for word in [
             LeaseWord::OutSince,
@@ -109,8 +110,8 @@ impl Leased {
         }
     }
 
-    /// Puts an outage into force that the record of the shard tells of. Nothing is asked until the shard asks again.
-    /// Returns false if it tells of none, or if it is time to ask again.
+    /// Puts an outage into force that is in the record of the shard. Nothing is asked until the shard asks again. Returns
+    /// false if the record has none, or if it is time to ask again.
     pub(crate) fn follow_outage(
         &self,
         state: &mut (impl StateMut + ?Sized),
@@ -127,7 +128,7 @@ impl Leased {
         true
     }
 
-    /// Keeps in the record of a shard how the store fares, and counts.
+    /// Notes in the record of a shard how the store fares, and counts the outcome.
     pub(crate) fn note_outcome(&self, state: &mut (impl StateMut + ?Sized), now: Now, outcome: LeaseOutcome) {
         match outcome {
             LeaseOutcome::Asked => self.add(state, LeaseWord::Requests, 1),
@@ -157,7 +158,7 @@ impl Leased {
         self.get(state, LeaseWord::OutSince) != 0
     }
 
-    /// Notes that the row is not on the list of those to ask for.
+    /// Notes that the row is not on the list of rows to ask for.
     pub(crate) fn leave_list(&self, state: &mut (impl StateMut + ?Sized)) {
         self.put(state, LeaseWord::LowWater, NOT_LISTED);
         self.put(state, LeaseWord::Alerted, 0);
@@ -167,7 +168,8 @@ impl Leased {
         }
     }
 
-    /// The number of the next request. That of a key is above any that the host had for it, whether or not it knows.
+    /// The number of the next request. For a key, it is above any that this host has ever used for that key, even one that
+    /// it has forgotten.
     pub(super) fn next_sequence(&self, state: &(impl State + ?Sized), now: Now) -> u64 {
         let next = self.get(state, LeaseWord::Sequence).saturating_add(1);
         if self.is_by_key() {
@@ -177,7 +179,7 @@ impl Leased {
         }
     }
 
-    /// For how many nanoseconds what keys have to say is gathered.
+    /// How long what keys have to report and to ask for is gathered, in nanoseconds.
     pub(crate) fn reports_gathered_for(&self) -> u64 {
         let gathered_for = (self.length() / GATHERED_PART).min(LONGEST_GATHERING);
         if self.is_held() {
@@ -198,8 +200,8 @@ impl Leased {
             || self.has_place_to_return(state, now)
     }
 
-    /// When the next request for a key is due, if none is unanswered and the host does not drain. `None` if nothing is
-    /// left to say.
+    /// When the next request for a key is due, if none is unanswered and the host is not draining. `None` if there is
+    /// nothing to report or to ask for.
     pub(super) fn due_of_key_at(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
         let get = |word| self.get(state, word);
         let retry_at = get(LeaseWord::RetryAt);
@@ -208,7 +210,7 @@ impl Leased {
         let reported_at = has_report.then(|| self.paced(state, false).max(retry_at));
         if get(LeaseWord::Unmet) != 0 {
             let wanted_at = self.paced(state, true).max(retry_at).max(get(LeaseWord::FreeAt));
-            // What was spent does not wait until the store has something again.
+            // The report of what was spent does not wait until the store has something again.
             return Some(reported_at.map_or(wanted_at, |reported_at| reported_at.min(wanted_at)));
         }
         let is_alerted = get(LeaseWord::Alerted) != 0 && get(LeaseWord::FreeAt) <= now.monotonic;

@@ -94,7 +94,7 @@ impl Leased {
                 } else {
                     self.spendable(state, now) == Spendable::Units(0)
                 },
-            // While the policy goes on after the store is back, it is not out.
+            // While the policy goes on after the store is back, the store is not out.
             out_for: since(LeaseWord::OutSince)
                 .filter(|_| get(LeaseWord::PolicyUntil) == 0)
                 .map(ago),

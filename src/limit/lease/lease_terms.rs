@@ -9,11 +9,11 @@ pub(crate) struct LeaseTerms {
     pub(crate) length: u64,
     /// What the limit does while the store is out.
     pub(crate) outage: Outage,
-    /// What tells it from other limits of the store.
+    /// What distinguishes it from other limits in the store.
     pub(crate) key: u32,
     /// What the policy `Safe` goes on with.
     pub(crate) safe: SafeTerms,
-    /// How long a request waits for the store's answer where too little is leased, in nanoseconds.
+    /// How long a request waits for the store's answer if too little is leased, in nanoseconds.
     pub(crate) cold_wait: u64,
     /// If each key has such a limit: how many units of a key this host admits before it has asked for any.
     pub(crate) unleased: Option<u64>,
@@ -26,6 +26,6 @@ pub(crate) struct SafeTerms {
     pub(crate) units: u64,
     /// Whether the hosts divide that among themselves.
     pub(crate) is_divided: bool,
-    /// The length of a window in nanoseconds, zero of places.
+    /// The length of a window in nanoseconds; zero for places.
     pub(crate) window: u64,
 }

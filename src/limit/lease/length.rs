@@ -1,4 +1,4 @@
-//! How long leases last that declare no length.
+//! How long leases last if no length is declared.
 
 use crate::units::NANOS_PER_SECOND;
 
@@ -15,11 +15,11 @@ const PRECISION: u64 = 1_000_000;
 /// not reported: less than two, so that there is room for both, and nothing that comes back is lost.
 const LEASES_OF_BURST: u64 = 2;
 
-/// A window is at least this many leases, so that a host that dies takes no more than a twelfth of it with it.
+/// A window is at least this many leases, so that a host that dies takes no more than a twelfth of the window with it.
 const LEASES_OF_WINDOW: u64 = 16;
 
-/// How long places are leased for: a host that dies gives them back soon after, and waiting hosts take turns of half of
-/// it.
+/// How long places are leased for: soon after a host has died its places come back, and hosts that wait take turns of
+/// half of this.
 const OF_PLACES: u64 = 2 * NANOS_PER_SECOND;
 
 /// How units come back to a limit.
@@ -33,8 +33,8 @@ pub(crate) enum Supply {
     Released,
 }
 
-/// The length of leases that declare none, in nanoseconds. It only depends on the declaration, so it is the same for all
-/// hosts.
+/// The length of leases for which none is declared, in nanoseconds. It depends only on the declaration, so it is the same
+/// for all hosts.
 pub(crate) fn automatic_length(supply: Supply) -> u64 {
     let length = match supply {
         Supply::Evenly { replenished_in } => replenished_in / LEASES_OF_BURST,

@@ -1,4 +1,4 @@
-//! Requests that find too little leased: why, and what is noted of them for whoever asks the store next.
+//! Requests that find too little leased: why, and what is noted about them for the process that asks the store next.
 
 use super::record::LeaseWord;
 use super::{IS_LOW, Leased, SHORTAGE_SHIFT, WANTS_LEASE};
@@ -28,7 +28,7 @@ impl Leased {
         if is_out || grants_nothing {
             return Shortage::StoreOut;
         }
-        // What was short a lease ago says nothing about now, nor what was in another window.
+        // A shortage of a lease ago, or in another window, says nothing about now.
         let answered_ago = now.monotonic.saturating_sub(get(LeaseWord::AnsweredAt));
         let is_exhausted = if self.is_by_key() && !self.is_held() {
             get(LeaseWord::FreeAt) > now.monotonic
@@ -43,7 +43,7 @@ impl Leased {
         }
     }
 
-    /// Why too little was leased, if that is what a refusal was for that left the limit at `mark`.
+    /// Why too little was leased, if that is why a request was refused that left the limit at `mark`.
     pub(crate) fn shortage_of(&self, mark: Mark) -> Option<Shortage> {
         let is_of_lease = !self.is_held() || mark.second == WANTS_LEASE;
         is_of_lease.then_some(match (mark.first & !IS_LOW) >> SHORTAGE_SHIFT {
@@ -53,8 +53,8 @@ impl Leased {
         })
     }
 
-    /// Notes that `cost` units were asked for and missing, for whoever asks the store next. Returns whether to wake
-    /// the process on duty, which is done once between two requests to the store. The note is only a hint and need
+    /// Notes that `cost` units were asked for and missing, for the process that asks the store next. Returns whether to
+    /// wake the process on duty, which is done once between two requests to the store. The note is only a hint and need
     /// not be undone.
     pub(crate) fn note_unmet(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> bool {
         if self.free_in(state, now, cost).is_some() {

@@ -1,8 +1,8 @@
 //! A limit that hosts share: how much of it this host may spend, and when it asks for more.
 //!
-//! The store applies the limit's own rule, for all hosts together. This module keeps what the store has granted: so
-//! many units, valid until some instant. Nothing here knows a store; [`asking`] says what to ask it, and [`answers`]
-//! what its answers change; [`floor`] what an idle host keeps, and [`pacing`] how often it asks.
+//! The store applies the limit's own rule, for all hosts together. This module keeps what the store has granted: a
+//! number of units, valid until some instant. Nothing here knows a store; [`asking`] says what to ask it, [`answers`]
+//! what its answers change, [`floor`] what an idle host keeps, and [`pacing`] how often it asks.
 //!
 //! State: the words of the rule that decides when the limit is not shared (a concurrency limit uses only its units in
 //! use), followed by the [record](LeaseWord).
@@ -71,7 +71,7 @@ pub(crate) struct Leased {
     outage: Outage,
     /// Which key of the store this is: another key is another limit.
     key: u32,
-    /// How long a request waits for the store's answer where too little is leased, in microseconds.
+    /// How long a request waits for the store's answer if too little is leased, in microseconds.
     cold_micros: u32,
     safe: SafeTerms,
     /// How many units of a key may be spent and unreported while nothing is leased; `None` if all requests share the
@@ -148,8 +148,8 @@ impl Leased {
         u64::from(self.micros) * 1000
     }
 
-    /// The length with a quarter more: a lease is renewed after a part of it, and what is left of it then has to do for
-    /// the rest.
+    /// The length and a quarter more: a lease is renewed after a part of it, and what is left then has to last for the
+    /// rest.
     fn length_with_margin(&self) -> u64 {
         let length = self.length();
         length.saturating_add(length / 4)
@@ -349,8 +349,8 @@ impl Leased {
         self.local_words() + LeaseWord::Spent as usize
     }
 
-    /// The fast path: takes from a lease in force, as it nearly always is, and reads each word once. `None` if it is
-    /// not that simple.
+    /// The fast path: takes from a lease if it is in force, which it nearly always is, and reads each word once. `None`
+    /// if it is not that simple.
     #[inline]
     fn take_in_force(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Option<Mark> {
         if !self.is_taken() {
@@ -399,8 +399,8 @@ impl Leased {
         self.get(state, LeaseWord::GrantNumber) << FENCING_SHIFT | taken
     }
 
-    /// The fencing number of an admission that left the limit at `mark`, for whoever guards what it was for; `None`
-    /// if units are not held.
+    /// The fencing number of an admission that left the limit at `mark`, by which the resource that a place guards can
+    /// recognise earlier holders; `None` if units are not held.
     pub(crate) fn fencing_number_of(&self, mark: Mark) -> Option<u64> {
         (self.is_held() && mark.second >> FENCING_SHIFT > 0).then_some(mark.second)
     }
@@ -591,8 +591,8 @@ impl RuleOperations for Leased {
         }
     }
 
-    /// Never, if all requests share the limit: what the other hosts have used is unknown. By key, once nothing is left
-    /// to say to the store, or to remember of what it said.
+    /// Never, if all requests share the limit: what the other hosts have used is unknown. By key, once nothing is left to
+    /// report or to ask for, and nothing that the store said still holds.
     fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         self.is_by_key() && self.is_forgettable(state, now)
     }

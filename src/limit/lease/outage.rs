@@ -28,8 +28,8 @@ impl Leased {
         self.safe.units / self.get(state, LeaseWord::Hosts).max(1)
     }
 
-    /// How many units the host grants itself at once under the policy `Safe`, and for how long. What comes back evenly
-    /// is granted by leases; a window's part at once, because it may be needed at once.
+    /// How many units the host grants itself at once under the policy `Safe`, and for how long. Units that come back
+    /// evenly are granted lease by lease; those of a window all at once, because they may be needed at once.
     pub(super) fn self_grant(&self, state: &(impl State + ?Sized)) -> (u64, u64) {
         let units = self.safe_units(state).max(1);
         let window = self.safe.window.max(1);

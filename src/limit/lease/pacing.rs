@@ -2,8 +2,8 @@
 //!
 //! Requests are one pace apart: an eighth of a lease, but at least [`SHORTEST_PACE`], so that no host asks a store more
 //! than twenty times a second, whatever happens. A host that runs short of a lease that it got in full may be
-//! [`AHEAD`] requests ahead of that, so that use that sets in is met at once. Nothing is asked at the same instant by
-//! all hosts: what is not in a hurry is late by a part that differs from request to request.
+//! [`AHEAD`] requests ahead of that, so that a sudden need is met at once. Hosts do not all ask at the same instant: a
+//! request that is not in a hurry is late by a part that differs from request to request.
 
 use super::Leased;
 use super::record::LeaseWord;
@@ -25,13 +25,14 @@ pub(super) const JITTER: u64 = 4;
 /// A lease that is not used is renewed when one part in this many of it is left.
 const RENEWED_BEFORE: u64 = 4;
 
-/// One that is used is renewed no later than this, in nanoseconds, so that long leases last for nearly their length
-/// whenever the store goes out; short ones only after half of them, so that the store has little to do.
+/// A lease that is used is renewed no later than after this, in nanoseconds, so that a long lease still lasts for nearly
+/// its whole length whenever the store goes out. A short one is renewed only after half of it, so that the store has
+/// little to do.
 const REFRESHED_AFTER: u64 = NANOS_PER_SECOND;
 
 impl Leased {
-    /// The time between two requests, in nanoseconds. Where the burst lasts for less than two leases, it is an eighth
-    /// of that: what is spent only comes back once it is reported, and at this pace never more than a quarter of the
+    /// The time between two requests, in nanoseconds. If two bursts come back in less than a lease, it is an eighth of
+    /// that time: what is spent only comes back once it is reported, and at this pace never more than a quarter of the
     /// burst is missing.
     pub(super) fn pace(&self) -> u64 {
         let bursts = self

@@ -29,7 +29,7 @@ lease_words! {
     OutSince = "out_since",
     /// When this much or less is left, the host asks for more.
     LowWater = "low_water",
-    /// Not zero: the process on duty was woken since it last asked. A hint, never journalled.
+    /// Not zero: the process on duty has been woken since it last asked. A hint, never journalled.
     Alerted = "alerted",
     /// The latest fair share for one lease length.
     Share = "share",
@@ -48,7 +48,7 @@ lease_words! {
     AskedRefunded = "asked_refunded",
     AskedHeld = "asked_held",
     AskedWanted = "asked_wanted",
-    /// When it was kept, on the segment clock.
+    /// When the latest request was kept, on the segment clock.
     AskedAt = "asked_at",
     /// The most that a single request has asked for and not got since then. A hint, never journalled.
     Unmet = "unmet",
@@ -99,7 +99,7 @@ lease_words! {
     Short = "short",
     /// The largest cost that was charged or asked for since the minute began in which the limit was last used.
     Largest = "largest",
-    /// The same of the minute of use before that.
+    /// The same for the minute of use before that.
     LargestBefore = "largest_before",
     /// When the limit was last used, as far as is known, on the segment clock; zero if it never was.
     UsedAt = "used_at",

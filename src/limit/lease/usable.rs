@@ -1,4 +1,4 @@
-//! What part of a rate hosts can use with a burst and the time that a store takes to answer.
+//! What part of a rate hosts can use, given the burst and how long the store takes to answer.
 
 use super::Leased;
 use super::pacing::JITTER;
@@ -11,8 +11,8 @@ impl Leased {
     /// What part of the rate hosts can use, in thousandths, if the store answers after `round_trip` nanoseconds; `None`
     /// if units do not come back evenly.
     ///
-    /// What was spent comes back from when it is reported. While one part of the burst comes back, hosts spend another,
-    /// so half of it is used between two answers. A lease that has nearly ended when it arrives is of little use.
+    /// What was spent begins to come back when it is reported. While one part of the burst comes back, hosts spend
+    /// another, so half of it is used between two answers. A lease that has nearly ended when it arrives is of little use.
     pub(crate) fn usable_part(&self, round_trip: u64) -> Option<u64> {
         let by_burst = u128::from(self.replenished_in()?) * u128::from(WHOLE)
             / u128::from(self.between_answers(round_trip).saturating_mul(2).max(1));
