@@ -140,7 +140,7 @@ impl Store {
             let spent = ask.spent.checked_sub(account.spent).expect("never falls");
             let refunded = ask.refunded.checked_sub(account.refunded).expect("never falls");
             let charged = spent.saturating_sub(account.written_off);
-            // This request says for good what was spent of the lease that ran out.
+            // This request says once and for all how much was spent of the lease that ran out.
             account.written_off = 0;
             // What was spent may belong to the previous lease, that of an unanswered request. Then it counts twice,
             // and takes nothing from what is held.

@@ -209,7 +209,7 @@ proptest! {
         let answer = store.answer(0, ask, time).expect("the latest");
         prop_assert!(answer.granted <= 100 - used);
         host.install(time, time, answer);
-        // Nor once it is not shared any more.
+        // Nor is it once the limit is no longer shared.
         let left = host.limit.remaining(at(time));
         host.limit.become_other(local, at(time));
         prop_assert_eq!(host.limit.remaining(at(time)), left);

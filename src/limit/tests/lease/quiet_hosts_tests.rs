@@ -63,7 +63,7 @@ fn six_hosts_with_one_request_in_five_seconds_are_never_refused() {
             quiet.ask(number, &mut store, time);
             if tick % 5_000 == 700 * number as u64 + 100 {
                 let is_admitted = quiet.host.take(time, 1);
-                // What the first request of all finds is another matter.
+                // Each host's first request may find nothing.
                 assert!(is_admitted || tick < 5_000, "host {number} after {tick} ms");
             }
         }

@@ -9,8 +9,8 @@ const BEGINNING: u64 = 3600 * SECOND;
 /// Units a second.
 const RATE: u64 = 1000;
 
-/// What of the rate hosts are admitted that take all they get, in thousandths, and how often each asks in a second. The
-/// store answers after `round_trip` milliseconds.
+/// How much of the rate is admitted to hosts that take all they can get, in thousandths, and how often each asks in a
+/// second. The store answers after `round_trip` milliseconds.
 fn used(hosts: usize, burst: u64, lease: u64, round_trip: u64) -> (u64, usize) {
     const WARM: u64 = 10_000;
     const TICKS: u64 = 40_000;
@@ -61,7 +61,7 @@ fn used(hosts: usize, burst: u64, lease: u64, round_trip: u64) -> (u64, usize) {
     )
 }
 
-/// A burst that lasts for so many milliseconds of the rate, and the length of leases that follows from it.
+/// A burst that lasts for this many milliseconds at the rate, and the length of leases that follows from it.
 fn automatic(millis: u64) -> (u64, u64) {
     let replenished_in = millis * MILLISECOND;
     (
