@@ -57,7 +57,7 @@ impl Difference {
         Self::new(path, None, None).with_note(note)
     }
 
-    /// A set that is declared and not there.
+    /// A set that is declared but does not exist.
     pub(crate) fn of_new_set(set: &str) -> Self {
         Self::new(format!("set {set:?}"), Some("present".to_owned()), None)
     }
@@ -88,7 +88,7 @@ impl Difference {
             .with_note(format!("{command}, by its owner, changes it"))
     }
 
-    /// Adds an assignment by which `limitctl edit` can remove the difference.
+    /// Adds an assignment with which `limitctl edit` can remove the difference.
     pub(crate) fn with_assignment(self, assignment: Option<Assignment>) -> Self {
         Self {
             assignment: assignment.map(Box::new),

@@ -28,7 +28,7 @@ pub use removal_cause::RemovalCause;
 pub use request_error::RequestError;
 pub use segment_error::SegmentError;
 
-/// Everything that can go wrong, by what was being done.
+/// Everything that can go wrong, grouped by what was being done.
 ///
 /// Each message says what is wrong, where, and what to do.
 #[derive(thiserror::Error)]
