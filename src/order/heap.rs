@@ -1,4 +1,4 @@
-//! The keys that have a lead, in a heap with four branches: the smallest tag on top, and of equal ones the earliest.
+//! The keys that have a lead, in a heap with four branches: the smallest tag is on top, and of equal tags the earliest.
 
 use super::key_words::{
     Damaged, KeyWord, Order, OrderMut, OrderWord, Place, Served, place_and_weight, placed,
@@ -66,7 +66,7 @@ fn next_entry(order: &mut (impl OrderMut + ?Sized), row: u64) -> Entry {
     Entry::new(order.load_key(row, KeyWord::Tag), row, sequence)
 }
 
-/// Whether the entry at `index` is that of the row, which says so.
+/// Whether the entry at `index` is that of the row, as the row says.
 pub(super) fn has(order: &(impl Order + ?Sized), row: u64, index: u64) -> bool {
     let is_within = length(order).is_ok_and(|length| index < length);
     is_within && Entry::stored(order, index).row(order) == Ok(row)
@@ -178,7 +178,7 @@ fn shift(order: &mut (impl OrderMut + ?Sized), from: u64, entry: Entry, to: u64)
     Ok(())
 }
 
-/// Puts an entry at `index`, or above as far as it comes before those there.
+/// Puts an entry at `index`, or moves it up past those that it comes before.
 fn rise(order: &mut (impl OrderMut + ?Sized), mut index: u64, keyed: Keyed) -> Result<(), Damaged> {
     while let Some(before) = index.checked_sub(1) {
         let above = before / BRANCHES;
@@ -193,7 +193,7 @@ fn rise(order: &mut (impl OrderMut + ?Sized), mut index: u64, keyed: Keyed) -> R
     Ok(())
 }
 
-/// Puts an entry at `index`, or below as far as it comes behind those there.
+/// Puts an entry at `index`, or moves it down past those that it comes behind.
 fn sink(
     order: &mut (impl OrderMut + ?Sized),
     mut index: u64,

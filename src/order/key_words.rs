@@ -7,7 +7,7 @@ pub(crate) type Served = u64;
 /// How many units of [`Served`] make a nanosecond.
 pub(crate) const PER_NANO: u64 = 1 << 10;
 
-/// The most that a key can be ahead of virtual time, but for the cost of a single request: an hour.
+/// The most that a key can be ahead of virtual time, apart from the cost of a single request: an hour.
 pub(super) const MAX_LEAD: Served = 3_600_000_000_000 * PER_NANO;
 
 /// The cost of a single request is at most this: 26 days, so that differences of tags have a sign.
@@ -28,7 +28,7 @@ pub(crate) enum OrderWord {
     Newcomers,
     /// The sum of the weights of all ordered keys.
     Weight,
-    /// Counts what was put into the heap, so that of equal tags the earlier comes first.
+    /// Counts what was put into the heap, so that the earlier of two equal tags comes first.
     Sequence,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum OrderWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyWord {
     Tag,
-    /// No correction brings the tag below this: virtual time when the key joined, or was served as a newcomer.
+    /// No correction lowers the tag below this: virtual time when the key joined, or was served as a newcomer.
     Floor,
     /// Where the key is ordered, and by which weight: see [`Place`].
     Place,
@@ -65,7 +65,7 @@ pub(crate) trait OrderMut: Order {
     fn store_entry(&mut self, index: u64, entry: [u64; 2]);
 }
 
-/// Words contradict each other, so who is ordered has to be found anew.
+/// Words contradict each other, so who is ordered has to be determined anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 

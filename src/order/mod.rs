@@ -1,4 +1,4 @@
-//! The order in which the keys of a set are served what they share: weighted fair queuing.
+//! The order in which the keys of a set are served from what they share: weighted fair queuing.
 //!
 //! Every key has a *tag*: how much it has been served, divided by its weight. *Virtual time* is how far all keys that wait
 //! have been served. How far a tag is after it is the key's *lead*. A key that waits is *ordered* here, in one of two places:
@@ -7,17 +7,18 @@
 //!   asks has to wait does not depend on how much the others ask for.
 //! - The others are in a heap, and the one with the smallest tag is served next.
 //!
-//! A key that is served moves ahead by the cost of what it got, divided by its weight. Virtual time follows: to the tag of
-//! a key that is served from the heap, and with each newcomer by its cost, divided by the weights of all who wait. Once it
-//! has come to the smallest tag in the heap, newcomers and the heap take turns, so that a flood of newcomers cannot stop
-//! those that have been waiting.
+//! A key that is served moves ahead by the cost of what it got, divided by its weight. Virtual time follows: a key that
+//! is served from the heap moves it to its tag, and each newcomer moves it on by its cost, divided by the weights of
+//! all who wait. Once it has reached the smallest tag in the heap, newcomers and the heap take turns, so that a flood
+//! of newcomers cannot stop those that have been waiting.
 //!
-//! A key gets no credit for the time that it did not wait, and when nobody waits any more, all leads end. A key that is
-//! still waiting when it turns out to have used less than it was charged may fall behind virtual time, and catches up.
+//! A key gets no credit for the time in which it did not wait, and when nobody waits any more, all leads end. A key
+//! that is still waiting when it turns out to have used less than it was charged may fall behind virtual time, and
+//! catches up.
 //!
 //! This is pure, like the queue: it reads and changes words behind [`Order`] and [`OrderMut`]. What was served so far
 //! (virtual time, the latest tag, tags and floors) is authoritative. The rest says who is ordered, and follows from who
-//! waits: a caller that loses it [clears](clear) it and [restores](restore) every key.
+//! waits: a caller that loses the rest [clears](clear) it and [restores](restore) every key.
 
 mod heap;
 mod key_words;
@@ -159,7 +160,7 @@ pub(crate) fn restore(
             count(order, weight);
             return Ok(());
         }
-        // It comes into the order only now.
+        // It joins the order only now.
         Place::Nowhere => enter(order, row),
         Place::Newcomer | Place::Heap(_) => {}
     }
@@ -261,7 +262,7 @@ fn store_tag(order: &mut (impl OrderMut + ?Sized), row: u64, tag: Served, now: S
     let tag = if is_before(most, tag) { most } else { tag };
     order.store_key(row, KeyWord::Tag, tag);
     let latest = order.load(OrderWord::LatestTag);
-    // It is from an earlier contention, or damage.
+    // It is then from an earlier contention, or damaged.
     let is_stale = latest.wrapping_sub(now) > MAX_LEAD + MAX_COST;
     if is_stale || is_before(latest, tag) {
         order.store(OrderWord::LatestTag, tag);
@@ -273,9 +274,9 @@ pub(crate) fn contended_since(order: &(impl Order + ?Sized)) -> Option<u64> {
     (!is_empty(order)).then(|| order.load(OrderWord::Contention) >> 1)
 }
 
-/// Corrects what a key was charged at `charged_at` by what it turned out to use: downwards only if it was charged in this
-/// contention, and not below its floor. If that changes its place, it is moved there; a newcomer that still has no lead
-/// keeps its turn. While nobody is ordered, nothing is corrected.
+/// Corrects what a key was charged at `charged_at` to what it turned out to use: downwards only if it was charged in
+/// this contention, and not below its floor. If that changes its place, it is moved there; a newcomer that still has no
+/// lead keeps its turn. While nobody is ordered, nothing is corrected.
 pub(crate) fn correct(
     order: &mut (impl OrderMut + ?Sized),
     row: u64,
@@ -294,7 +295,7 @@ pub(crate) fn correct(
     if used >= charged {
         let from = match place {
             Place::Heap(_) => tag,
-            // It may be from when the key did not wait, for which it gets no credit.
+            // The tag may be from a time when the key did not wait, for which it gets no credit.
             Place::Newcomer | Place::Nowhere => now.wrapping_add(lead(order, row)),
         };
         store_tag(order, row, from.wrapping_add(used - charged), now, 0);

@@ -1,4 +1,4 @@
-//! The order against a model that scans all keys, and what it promises: shares by weight, and nobody stopped.
+//! The order against a model that scans all keys, and what it promises: shares by weight, and nobody starved.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,7 +27,7 @@ impl PlainOrder {
         self.load_key(row, KeyWord::Tag)
     }
 
-    /// Serves the first, which waits on or does not, and returns it.
+    /// Serves the first key, which then goes on waiting or does not, and returns it.
     fn serve(&mut self, cost: u64, weight: u64, waits: bool) -> u64 {
         let row = first(self).expect("sound").expect("somebody waits");
         charge(self, row, cost, weight).expect("sound");
@@ -83,7 +83,7 @@ struct ModelKey {
     ordered: Option<(bool, u64, i128)>,
 }
 
-/// The rules, written down as they are said, in numbers that do not wrap. It scans all keys for each question.
+/// The rules, written down as they are stated, in numbers that do not wrap. It scans all keys for each question.
 #[derive(Clone, Debug, Default)]
 struct Model {
     now: i128,
@@ -322,7 +322,7 @@ fn a_key_that_reserves_too_much_gets_its_share_of_what_is_used_however_late_that
         join(&mut order, row, 1, 1).expect("sound");
     }
     let mut served = [0_u32; 2];
-    // Requests that have been served, but not yet said what they used.
+    // Requests that have been served but have not yet said what they used.
     let mut under_way = VecDeque::new();
     for _ in 0..10_000 {
         let row = first(&order).expect("sound").expect("both wait");
@@ -350,7 +350,8 @@ fn a_key_is_restored_once_even_if_a_damaged_queue_has_two_heads() {
     assert!(is_consistent(&order));
 }
 
-/// Loses who is ordered and finds it anew, as after a death, when those keys wait, the first of them for longest.
+/// Loses who is ordered and determines it anew, as after a death. The keys `waiting` wait, the first of them for
+/// longest.
 fn lose_and_restore(order: &mut PlainOrder, weights: &[u64], waiting: &[u64]) {
     let places: Vec<Place> = waiting.iter().map(|row| place(order, *row)).collect();
     let newcomers: Vec<u64> = newcomers(order).collect();
@@ -377,7 +378,7 @@ fn keys_that_are_restored_are_served_as_if_nothing_had_been_lost() {
             dice.shuffle(&mut waiting);
             lose_and_restore(&mut lost, &weights, &waiting);
             assert!(is_consistent(&lost));
-            // Of equal tags, the one that has waited for longest comes first, whichever that was before.
+            // Of equal tags, the one that has waited longest comes first, whichever was first before.
             let tag_of = |order: &PlainOrder, row: u64| match place(order, row) {
                 Place::Heap(_) => Ok(order.tag(row)),
                 _ => Err(row),
@@ -584,7 +585,7 @@ fn keys_that_hold_for_long_and_keys_that_hold_briefly_share_by_time() {
     let mut held = [0_u64; 2];
     for _ in 0..2_000 {
         let row = first(&order).expect("sound").expect("both wait");
-        // What it will be is not known when it is granted.
+        // How long it will be held is not known when it is granted.
         order.serve(second, 1, true);
         let used = if row == 0 { 20 * second } else { second };
         correct(&mut order, row, second, used, 1, 1).expect("sound");
