@@ -1,9 +1,9 @@
-//! What goes with a [`Request`](crate::Request): how it names limits, how it is waited for, and what is told of it.
+//! What goes with a [`Request`](crate::Request): how it names limits, how it waits, and what is reported about it.
 //!
 //! - Every method that names a limit takes a [`LimitName`]: text, or a [`LimitIndex`], which is found once.
 //! - An [`AcquireFuture`] waits in the queue.
 //! - A [`SetReset`] or a [`KeyReset`] says what [`LimitSet::reset`](crate::LimitSet::reset) replenishes.
-//! - [`RequestEvent`]s tell of refusals and waits, where
+//! - [`RequestEvent`]s report refusals and waits, if
 //!   [`OpenOptions::on_request_event`](crate::OpenOptions::on_request_event) asks for them.
 
 pub use crate::api::request_events::{RequestEvent, RequestEventKind};
