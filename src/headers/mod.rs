@@ -53,8 +53,8 @@
 //!   sign, are percent-encoded, also in `violated-policies`, so that names are equal wherever they are read.
 //!
 //! `Retry-After` of a refusal is the longest wait of all limits that refused, in seconds, rounded up. If none of them
-//! can know it, as with concurrency, it is 1: without a number, clients would be back at once. It is missing only if
-//! the request takes more than a limit can ever admit, because no waiting helps then.
+//! knows it, as with concurrency, it is 1: without a number, clients would be back at once. It is missing only if the
+//! request takes more than a limit can ever admit, because no waiting helps then.
 //!
 //! # Problems
 //!

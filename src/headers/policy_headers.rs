@@ -1,4 +1,4 @@
-//! What clients are told about the limits of a set, as those change.
+//! What clients are told about the limits of a set, kept current as the limits change.
 
 use std::sync::{Arc, Mutex, RwLock};
 

@@ -59,7 +59,7 @@ impl Problem {
         )
     }
 
-    /// 503, for a request that is refused because a store that hosts share is out.
+    /// 503, for a request that is refused because a store that hosts share is down.
     fn store_out() -> Self {
         Self::of_text(
             503,

@@ -201,7 +201,7 @@ fn a_refusal_has_the_windows_of_what_refused_and_no_longer_ones_than_retry_after
     );
     let refusal = refused(&set.request());
     let problem = headers.refusal(&refusal, Advertise::Always);
-    // A place may be free much later, but no request is admitted before the hour is over.
+    // A place may become free much later, but no request is admitted before the hour is over.
     let seconds = problem.fields.retry_after.expect("a refusal has it");
     assert!((1..=3600).contains(&seconds), "{seconds}");
     let expected = format!(r#""hourly";r=0;t={seconds}, "daily";r=1, "in_flight";r=0"#);
@@ -296,8 +296,8 @@ fn clients_read_the_quota_of_their_tier() {
     }
 }
 
-/// A host of a fleet that has leased nothing yet does not say that nothing is left.
-/// It would tell one client about the others, and only when to come back is for this one.
+/// A host of a fleet that has leased nothing yet does not say that nothing is left. Anything more would tell one client
+/// about the others; only when to come back concerns this one.
 #[test]
 fn nothing_is_said_of_limits_of_all_keys_but_when_to_come_back() {
     let set = SetDeclaration::new("api")

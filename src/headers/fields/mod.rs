@@ -226,15 +226,15 @@ fn concurrency_item(name: &str, burst: u64) -> String {
 /// `Retry-After` in seconds: the longest wait of all limits that refused or that bind earlier waiters. If none of
 /// them is known, as with concurrency, it is 1: without a number, clients would be back at once.
 ///
-/// No window in the `RateLimit` field beside it ends later, as the draft asks.
+/// No window in the accompanying `RateLimit` field ends later, as the draft requires.
 pub(super) fn retry_after(refusal: &Refusal) -> u64 {
     let waits = refusal.verdicts().filter_map(|verdict| verdict.retry_after);
     let longest = refusal.retry_after().max(waits.max());
     longest.map_or(1, whole_seconds).max(1)
 }
 
-/// How long no more than the remainder can be used. In a refusal, only limits that refused have it, so that none ends
-/// later than `Retry-After`.
+/// How long no more than the remainder can be used. In a refusal, only limits that refused have such a window, so that
+/// none ends later than `Retry-After`.
 fn effective_window(kind: Kind, verdict: &Verdict<'_>, admitted: bool) -> Option<Duration> {
     match (kind, admitted) {
         (Kind::Concurrency, _) => None,
