@@ -124,7 +124,7 @@ impl Machine {
         };
         let mut next = self.clone();
         next.threads[thread].at += 1;
-        // There, an atomic change is a fence both before and after it.
+        // On x86-64, an atomic change is a fence both before and after itself.
         let is_fenced = bounds.processor == Processor::X86;
         let fence = |machine: &mut Self| {
             if is_fenced {

@@ -31,7 +31,7 @@ enum Step {
     Store(Word, u8, Ordering),
     /// Changes the word atomically; the register gets the old value.
     Change(Register, Word, Change, Ordering),
-    /// Replaces the first value by the second; the register gets 1 if it did. If it does not, its load is relaxed.
+    /// Replaces the first value with the second; the register gets 1 if it did. If it does not, its load is relaxed.
     Replace(Register, Word, u8, u8, Ordering),
     Fence(Ordering),
     /// A sequentially consistent fence, left out on x86-64, where an atomic change is one already.

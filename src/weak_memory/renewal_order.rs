@@ -36,7 +36,7 @@ fn renewal() -> Vec<Step> {
     steps.extend([
         End(Outcome::Renewed),
         Label("not own"),
-        // Only what was not being changed meanwhile can show that it is lost.
+        // Only what was not being changed in the meantime can show that the hold is lost.
         Load(1, JOURNAL, Relaxed),
         Fence(Acquire),
         IfAny(1, 1, "unsure"),
@@ -51,7 +51,7 @@ fn renewal() -> Vec<Step> {
         Label("compared"),
         IfNone(2, 1, "lost"),
         IfAny(3, 1, "lost"),
-        // It may be its own: it is renewed under the lock.
+        // The hold may be its own, so it is renewed under the lock.
         Label("unsure"),
         End(Outcome::Unsure),
         Label("lost"),
