@@ -1,4 +1,4 @@
-//! Choices that a declaration makes, and conditions that a look may find, with one meaning at every layer.
+//! Choices that a declaration makes, and conditions that an inspection may find, with the same meaning at every layer.
 
 use crate::words::words;
 
@@ -23,15 +23,15 @@ words!(Kind, "a kind of limit", {
     Budget = "budget",
 });
 
-/// The kind of a segment's locks: the `lock` of a `[segment]`. It cannot be changed in an existing segment.
+/// The kind of a segment's locks: `lock` in the table `[segment]`. It cannot be changed in an existing segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockKind {
-    /// A word that names the holding process, whose [file lock](crate::documentation::layout_specification) shows whether
-    /// it is alive. For processes of any PID namespaces and C libraries: containers that share a directory, or a host
-    /// with glibc and a container with musl. A waiting process finds out by itself that the holder died, which takes a
-    /// few milliseconds. If it cannot look the holder up, because that is in another PID namespace, it takes as long as
-    /// the kernel takes to free the memory of the dead process.
+    /// A word that names the holding process, whose [file lock](crate::documentation::layout_specification) shows
+    /// whether it is alive. For processes of any PID namespaces and C libraries: containers that share a directory, or
+    /// a host with glibc and a container with musl. A waiting process finds out by itself that the holder died, which
+    /// takes a few milliseconds. If it cannot look up the holder, because the holder is in another PID namespace, it
+    /// takes as long as the kernel takes to free the memory of the dead process.
     #[default]
     Slot,
     /// The robust mutex of the C library. The kernel itself reports the death of a holder, in well under a millisecond.
@@ -68,14 +68,14 @@ words!(Outage, "a policy for outages", {
     Open = "open",
 });
 
-/// Whose limit a limit of a [keyed](crate::SetDeclaration::keyed) set is.
+/// Who has a limit of a [keyed](crate::SetDeclaration::keyed) set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Scope {
     /// Each key has it for itself.
     #[default]
     Key,
-    /// All keys have it together: what one of them takes is missing for the others.
+    /// All keys have it together: what one of them takes is gone for the others.
     AllKeys,
 }
 
@@ -97,8 +97,8 @@ pub enum WhenFull {
     /// candidates are held, waited for or limited, the new key is refused. Keys with an assigned [tier](crate::Tier)
     /// or a [capacity of their own](crate::Key::override_capacity), which they would lose, are evicted last.
     EvictLeastUsed,
-    /// It evicts the key that was used the longest ago, even if that is limited: its usage is forgotten, so it
-    /// regains its quota.
+    /// It evicts the least recently used key, even one that is limited: its usage is forgotten, so it regains its
+    /// quota.
     EvictOldest,
 }
 

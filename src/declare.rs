@@ -1,7 +1,7 @@
 //! What declarations are made of, beyond the types of the first examples.
 //!
 //! A [`Declaration`](crate::Declaration) has sets ([`SetDeclaration`](crate::SetDeclaration)), and these have limits
-//! ([`Limit`](crate::Limit)). Here is what they are given:
+//! ([`Limit`](crate::Limit)). Here is what goes into them:
 //!
 //! | for | types |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | a keyed set | [`WhenFull`] |
 //! | a limit | [`Kind`], [`Scope`], [`LimitOptions`], [`Amount`], [`Align`], [`TimeZone`], [`Weekday`], [`Credit`], [`Adaptive`], [`FleetLease`], [`Outage`] |
 //!
-//! and what is learnt of declarations: the most that a limit admits ([`Bound`]), how two declarations differ
+//! and what can be learnt about declarations: the most that a limit admits ([`Bound`]), how two declarations differ
 //! ([`Difference`]), how `limitctl edit` takes a value ([`ValueForm`]), what a process does about a segment that was
 //! declared differently ([`OnMismatch`], [`Mismatch`], [`MismatchOutcome`]), and what is wrong with a word that a
 //! person wrote ([`ParseError`]).

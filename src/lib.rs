@@ -71,8 +71,8 @@
 //! | let tracers on the host attach | the feature `usdt`: probes for bpftrace, free while none is attached |
 //!
 //! A refusal is a value, not a failure. [`Outcome::into_result`] makes it the error of a `Result` for use with `?`, but
-//! it remains a type of its own. An [`Error`] says what went wrong, where, and what to do. [`AcquireError`] is either of
-//! them: what [`Request::try_permit`] returns, and a function that uses several verbs with `?`.
+//! it remains a type of its own. An [`Error`] says what went wrong, where, and what to do. [`AcquireError`] is either
+//! of them: the error of [`Request::try_permit`], and of functions that use several verbs with `?`.
 //!
 //! # What to read before relying on it
 //!

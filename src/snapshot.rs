@@ -1,4 +1,4 @@
-//! What looks return: snapshots, single keys, forecasts, diagnoses and reports.
+//! What inspection returns: snapshots, single keys, forecasts, diagnoses and reports.
 //!
 //! [`Segment::snapshot`](crate::Segment::snapshot) shows all that a segment counts, without its lock, and so does a
 //! [`SegmentReader`], which only needs read permission. All of these types are plain data, and most can be serialized.

@@ -1,9 +1,9 @@
-//! Sorting where it is rare. The standard library's sorts are faster, and five to seven kilobytes of code for each type and
-//! order; so are sets and maps that are collected, which sort first.
+//! Sorting, for code that rarely sorts. The standard library's sorts are faster, but take five to seven kilobytes of
+//! code for each type and order. So do sets and maps that are collected, because they sort first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sorts by an order; equal items come in any order.
+/// Sorts by an order; equal items end up in any order.
 pub(crate) fn sort_by<T>(items: &mut [T], is_before: impl Fn(&T, &T) -> bool) {
     for top in (0..items.len() / 2).rev() {
         sink(items, top, &is_before);

@@ -106,7 +106,7 @@ pub(crate) fn divide(dividend: u128, divisor: u64, rounding: Rounding) -> u128 {
     }
 }
 
-/// `value * factor / divisor` by way of 192 bits; the largest number if the quotient exceeds 128 bits.
+/// `value * factor / divisor`, computed in 192 bits; the largest number if the quotient exceeds 128 bits.
 ///
 /// Panics if the divisor is zero, like any division.
 pub(crate) fn multiply_divide(value: u128, factor: u64, divisor: u64, rounding: Rounding) -> u128 {
@@ -130,8 +130,8 @@ pub(crate) fn multiply_divide(value: u128, factor: u64, divisor: u64, rounding: 
     }
 }
 
-/// Whole milliseconds, rounded up, so that whoever waits that long does not come too early; the largest number if there
-/// are more than 64 bits can hold.
+/// Whole milliseconds, rounded up, so that whoever waits that long does not come back too early; the largest number if
+/// 64 bits cannot hold them.
 pub(crate) fn milliseconds(wait: Duration) -> u64 {
     saturate(wait.as_nanos().div_ceil(1_000_000))
 }
