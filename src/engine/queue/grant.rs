@@ -25,9 +25,9 @@ use crate::shm::layout::row::Row;
 use crate::shm::layout::row_references::RowReferences;
 use crate::shm::lock::journal::Transaction;
 
-/// The bit of a ticket's `request` at which the definition begins that it was granted under.
+/// The lowest bit, in a ticket's `request`, of the definition under which it was granted.
 const DEFINITION_SHIFT: u32 = 24;
-/// The bit at which the tier begins that its key had then.
+/// The lowest bit, in a ticket's `request`, of the tier that its key was in at the time.
 const TIER_SHIFT: u32 = 32;
 
 /// The most tickets that may leave a queue without a grant before the lock is released.
@@ -226,9 +226,8 @@ impl<'a> LockedShard<'a> {
         }))
     }
 
-    /// Serves the head of a row's queue, when another ticket may have become the head, or the head may have to wait for
-    /// longer or less long. If it cannot be granted yet, its owner is woken to work out again when time alone will
-    /// serve it.
+    /// Serves the head of a row's queue, when that may have become another ticket, or when how long it has to wait may
+    /// have changed. If it cannot be granted yet, its owner is woken to work out again when time alone will serve it.
     #[inline]
     pub(crate) fn serve_next(&mut self, row: u64) -> Result<(), Box<Error>> {
         if self.shard.has_no_waiters_at_all() {
@@ -265,9 +264,9 @@ impl<'a> LockedShard<'a> {
         Ok(())
     }
 
-    /// Serves the head of a row's queue, after something that it may wait for was given back: by the hold `freed`, if
-    /// by a hold. The head is the same as before, and so is the instant at which time alone serves it. If no hold was
-    /// free before, the head of any other queue may be waiting for the one given back.
+    /// Serves the head of a row's queue, after something that it may wait for was given back. `freed` is the hold that
+    /// gave it back, if there was one. The head is the same as before, and so is the instant at which time alone serves
+    /// it. If no hold was free before, the head of any other queue may be waiting for the one given back.
     #[inline]
     pub(crate) fn serve_after_release(
         &mut self,
@@ -314,7 +313,7 @@ impl<'a> LockedShard<'a> {
         Ok(())
     }
 
-    /// Whether a blocked head has to work out when to look by itself: when time alone will serve it, or when the lease
+    /// Whether a blocked head has to work out when to look on its own: when time alone will serve it, or when the lease
     /// of a hold expires, because it is the head that looks for that.
     pub(in crate::engine) fn is_to_look(&self, blocked: Blocked) -> bool {
         blocked.wait > 0 || (blocked.by_others && self.shard.has_leases)

@@ -35,7 +35,7 @@ const STAGGER: u64 = 50_000_000;
 /// How many of the tickets ahead of it a waiter examines to count their processes.
 const MAX_COUNTED: usize = 64;
 
-/// A waiter behind more processes than this leaves the early looks to the others.
+/// A waiter behind more processes than this leaves it to the others to look early.
 pub(in crate::engine) const MAX_RANK: u64 = 4;
 
 /// When a waiter looks on behalf of those ahead of it, in case their processes do not look themselves.

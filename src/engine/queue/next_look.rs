@@ -76,7 +76,7 @@ impl SegmentEngine {
         };
         let mut liveness_check = now.saturating_add(slice);
         if blocked.by_others && shard.has_leases {
-            // An expired lease is found only by looking, and the looks are kept apart.
+            // An expired lease is found only by looking, but not too often.
             let earliest = self.earliest_expiry(shard).max(shard.next_reclaim());
             liveness_check = liveness_check.min(earliest);
         }
@@ -143,7 +143,8 @@ impl SegmentEngine {
         }
     }
 
-    /// Whether the instant has come until which a ticket sleeps by a virtual clock.
+    /// Whether the owner of a ticket sleeps by a virtual clock, and that clock has reached the instant at which it
+    /// wakes.
     pub(super) fn is_due_by_virtual_clock(&self, shard: Shard<'_>, waiting: &Waiting) -> bool {
         let clock = self.clock.as_virtual();
         clock.is_some_and(|clock| address_of(shard, waiting).is_some_and(|wait| clock.is_due(wait)))
@@ -158,8 +159,8 @@ impl SegmentEngine {
         }
     }
 
-    /// When to look for a grant that lapses at `lapse`, on the segment clock. Looks are kept apart, because many
-    /// grants may lapse one after another.
+    /// When to look for a grant that lapses at `lapse`, on the segment clock. There is a pause between two looks,
+    /// because many grants may lapse one after another.
     fn lapse_on_boot_clock(&self, lapse: u64, now: u64) -> u64 {
         self.boot_instant(lapse).max(now.saturating_add(SHORTEST_PAUSE))
     }

@@ -286,7 +286,7 @@ impl<'a> LockedShard<'a> {
             let Some(head) = first else {
                 return Ok(None);
             };
-            // It went to sleep behind another, but only a release serves it, so it has nothing to compute.
+            // It went to sleep behind another, but only a release serves it, so it has nothing to work out.
             if has_another_first && let Some(blocked) = self.only_by_others(head) {
                 return Ok(Some(ServedFirst {
                     blocked: Some(blocked),
@@ -346,7 +346,7 @@ impl<'a> LockedShard<'a> {
         first.blocked.unwrap_or_else(work_out)
     }
 
-    /// Serves those that ask for what all keys share, when other keys may have become ordered.
+    /// Serves those that ask for what all keys share, when which keys are ordered may have changed.
     pub(in crate::engine) fn serve_all_in_order(&mut self) -> Result<Option<OrderedHead>, Box<Error>> {
         self.read_clock();
         for index in 0..self.shard.memory.touched_tickets() {
