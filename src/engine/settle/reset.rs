@@ -142,7 +142,8 @@ impl LockedShard<'_> {
             None => {
                 for limit in limits() {
                     let reset_at = &shard.counters(limit.index).reset_at;
-                    // Zero means no reset. What was decided at this very instant is void, before the reset or after.
+                    // Zero means no reset. What was decided at this very instant is void, whether before the reset or
+                    // after it.
                     reset_at.store(instant.max(1), Ordering::Relaxed);
                     if limit.is_overall() {
                         limit.reset(shard.absent_row());
@@ -173,7 +174,7 @@ impl LockedShard<'_> {
     }
 }
 
-/// Every word that only counts.
+/// Every word that is merely a counter.
 fn counter_words<'a>(shard: &RuledShard<'a>) -> impl Iterator<Item = &'a AtomicU64> {
     let memory = shard.memory;
     let control = memory.control();

@@ -1,4 +1,4 @@
-//! What happens to a permit after it was admitted: settle and release.
+//! What happens to a permit after its admission: settling and releasing.
 
 use std::sync::atomic::Ordering;
 
