@@ -24,11 +24,11 @@ const GRACE: u64 = NANOS_PER_SECOND;
 /// The longest sleep of the process on duty, in nanoseconds. If it is stopped in its sleep, it is replaced soon.
 const LONGEST_SLEEP: u64 = NANOS_PER_SECOND;
 
-/// For how long a file is left to the process that has duty for the first one, in nanoseconds. If that process does not
-/// take it by then, it does not ask for this file.
+/// For how long a file is left to the process that has duty for the first one, in nanoseconds. If that process has not
+/// taken duty for the file by then, it does not ask the store on behalf of it.
 const LEFT_TO_OTHERS: u64 = 100_000_000;
 
-/// How long to wait before looking again whether a file that was left to another process has been taken.
+/// How long to wait before checking again whether a file that was left to another process has been taken.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A file, and the duty that this process has taken for it.

@@ -108,7 +108,7 @@ impl LockedShard<'_> {
         let memory = shard.memory;
         let row = shard.row(index);
         if shard.can_take_places_back(row, now) {
-            // They were leased until a moment ago. The next look takes them back first.
+            // These places were leased until a moment ago. The next look takes them back first.
             shard.looks().leave(now);
             return Ok(());
         }

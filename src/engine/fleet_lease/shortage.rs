@@ -40,7 +40,7 @@ impl LockedShard<'_> {
             if let Some(limit) = limit
                 && limit.note_low(row)
             {
-                // A key that has no lease only has something to report.
+                // A key without a lease merely has something to report.
                 self.alert_duty(row, limit.has_lease(row, self.now));
             }
         }
