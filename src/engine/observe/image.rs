@@ -40,7 +40,7 @@ impl SegmentEngine {
             if now == generations {
                 return self.ensure_there();
             }
-            // A definition came into force on the way, so texts and shards may be of different ones.
+            // Another definition came into force meanwhile, so texts and shards may belong to different ones.
             generations = now;
         }
         Err(Error::Segment(SegmentError::Damaged {

@@ -57,7 +57,7 @@ pub(crate) struct ObservedKey {
     pub(crate) waiting: u64,
     /// How it stands in the order among keys, if it is in it.
     pub(crate) in_order: Option<order::Standing>,
-    /// Whether it is only found in the second of its two buckets.
+    /// Whether it is found only in the second of its two buckets.
     pub(crate) is_in_second_bucket: bool,
     /// The limits that the row has, as a bit mask: all but those that all keys have together or, if limits count
     /// networks, those that count this one.
