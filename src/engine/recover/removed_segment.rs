@@ -1,10 +1,11 @@
 //! Notices that a segment was removed: retired, its file deleted, or another segment put at its path.
 //!
-//! An operation that takes something looks first, if its reading of the clock is at least a second later than the
-//! previous one that looked. This takes two system calls, made outside of the lock. A process that does nothing is not
-//! woken to look, and finds out before its next admission. Waiters look once a second in any case. Admissions from a
-//! batch read no clock: while the process has batches, its background worker looks. Giving back needs none of this:
-//! what permits hold is settled and released in the file that it was taken from, whatever has become of that file.
+//! An operation that takes something looks first, if its reading of the clock is at least a second later than that of
+//! the previous operation that looked. This takes two system calls, made outside of the lock. A process that does
+//! nothing is not woken to look, and finds out before its next admission. Waiters look once a second in any case.
+//! Admissions from a batch read no clock: while the process has batches, its background worker looks. Giving back needs
+//! none of this: what permits hold is settled and released in the file that it was taken from, whatever has become of
+//! that file.
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +18,7 @@ use crate::limit::Now;
 use crate::shm::file::removal::{marked_removal, retire};
 use crate::units::NANOS_PER_SECOND;
 
-/// How long not to look again, in nanoseconds.
+/// How long to wait before looking again, in nanoseconds.
 const PAUSE: u64 = NANOS_PER_SECOND;
 
 impl SegmentEngine {

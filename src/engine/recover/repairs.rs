@@ -1,4 +1,4 @@
-//! What is done when the previous owner of a lock died while it held it.
+//! What is done when the previous owner of a lock died while holding it.
 //!
 //! Everything here can be repeated: any number of recoverers may die on the way, and the lock tells the next one.
 
@@ -119,7 +119,7 @@ impl LockedShard<'_> {
             self.rebuild();
             is_consistent = shard.is_consistent(Extent::Whole);
         }
-        // Counts that can be made again must not hide what the journal lost.
+        // Counts that can be rebuilt must not hide what the journal lost.
         match (poisoned.load(Ordering::Relaxed), is_consistent) {
             (word, false) if !is_poison(word) => poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed),
             (SET_UNCHECKED | SET_UNRECOVERED, true) => poisoned.store(0, Ordering::Relaxed),
