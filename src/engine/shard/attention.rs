@@ -75,8 +75,9 @@ impl SegmentEngine {
             locked.leave_marks();
             needed?;
             if locked.lock_was_of_dead() {
-                // What it left has to be undone by the rules that it began under, so the first process that has read
-                // them does that. The next holder cannot tell from the lock that an owner died, so a word says so.
+                // What the dead owner left has to be undone by the rules that it began under, so the first process that
+                // has read them does that. The next holder cannot tell from the lock that an owner died, so a word says
+                // so.
                 let poisoned = &shard.memory.control().poisoned;
                 let _ = poisoned.compare_exchange(0, SET_UNRECOVERED, Ordering::Relaxed, Ordering::Relaxed);
             }

@@ -1,9 +1,9 @@
 //! Which keys of a shard the process that asks the store should look at, and when.
 //!
 //! A table may have a hundred thousand rows, and only a few want something. So each shard lists the rows that may want
-//! something now, and those that will have something to say in time because they have something leased or unreported.
-//! Rows of the first list that are in a hurry are asked for at once, all others every so often. When that is due is in
-//! some words of the shard's own record of its first limit that hosts share.
+//! something now, and those that will have something to say later, because they have something leased or unreported.
+//! Rows of the first list that are in a hurry are asked for at once, all others every so often. When that is due is
+//! recorded in the shard's own record of its first limit that hosts share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,10 +19,10 @@ const PACE: u64 = 10_000_000;
 /// When to look at which rows of a shard. Hints, never journalled.
 pub(in crate::engine) struct Looks<'a> {
     words: &'a [AtomicU64],
-    /// What is not in a hurry is looked at once in this time, in nanoseconds.
+    /// How often what is not in a hurry is looked at, in nanoseconds.
     gathered_for: u64,
-    /// How long before the multiples of that time it is looked at, in nanoseconds: each segment has instants of its
-    /// own, so that the hosts of a fleet do not all ask at the same ones.
+    /// How long before the multiples of that time this happens, in nanoseconds: each segment has instants of its own,
+    /// so that the hosts of a fleet do not all ask at the same ones.
     ahead: u64,
 }
 
@@ -54,8 +54,8 @@ impl Looks<'_> {
     }
 
     /// The first instant after `instant` at which all shards look at what is not in a hurry. They do so together
-    /// because a call of the store takes keys of one partition only, and the keys of a single look are often in as many
-    /// partitions.
+    /// because a call of the store takes keys of one partition only, and the keys that one look finds are often each in
+    /// a partition of their own.
     fn gathered_after(&self, instant: u64) -> u64 {
         let next = instant.saturating_add(self.ahead) / self.gathered_for + 1;
         next.saturating_mul(self.gathered_for) - self.ahead
@@ -124,7 +124,7 @@ impl<'a> RuledShard<'a> {
         }
     }
 
-    /// The rows that have the record of a lease.
+    /// The rows that have a lease record.
     pub(in crate::engine) fn lease_rows(&self) -> impl Iterator<Item = Row<'a>> {
         let memory = self.memory;
         let of_keys = memory.is_keyed().then(|| memory.all_rows());
