@@ -8,7 +8,7 @@ use crate::shm::layout::row::{Row, RowReference};
 /// In place of a wait: time alone does not help.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// How one limit of a request was decided: charged; or assessed, for a refusal or a look. A decision's list continues
+/// How one limit of a request was decided: charged; or assessed, for a refusal or a peek. A decision's list continues
 /// after the limits with other words in the same form, so that there is only one list to make room for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decided {

@@ -120,8 +120,8 @@ pub(crate) struct Details {
     /// The definition of the set that the request was decided by.
     pub(crate) definition: DefinitionBits,
     resolution: PackedResolution,
-    /// How each limit was decided, in order, and after them the other notes: the key, and its own capacities. What is
-    /// not noted yet is zeros.
+    /// How each limit was decided, in order, and after them the other notes: the key, and its own capacities. Notes
+    /// that have not been made yet are zeros.
     pub(in crate::engine) decided: SmallVec<[Decided; DECIDED_INLINE]>,
 }
 
@@ -325,7 +325,7 @@ impl Decision {
     /// Notes, after the key, its own capacity for each limit that is asked. There is room for it.
     pub(in crate::engine) fn note_own_capacities(&mut self, capacity: impl Fn(usize) -> Option<NonZeroU64>) {
         let count = self.limits.0.count_ones() as usize;
-        // In a refusal or a look, these notes do not exist yet.
+        // In a refusal or a peek, these notes do not exist yet.
         let end = count + 1 + notes_of_overrides(count);
         if self.decided.len() < end {
             self.decided.resize(end, Decided::NOTHING);
@@ -384,7 +384,7 @@ impl Decision {
         u32::from(self.resolution.shard())
     }
 
-    /// For a caller that only looks: makes every limit that is asked wait for at least `wait` nanoseconds.
+    /// In a peek, makes every limit that is asked wait for at least `wait` nanoseconds.
     pub(in crate::engine) fn wait_at_least(&mut self, wait: u64) {
         let count = self.limits.0.count_ones() as usize;
         for decided in self.details.decided.iter_mut().take(count) {

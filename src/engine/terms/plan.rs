@@ -104,8 +104,8 @@ pub(crate) struct LimitPlan {
     pub(crate) rule: Rule,
     /// How long its window is, or can be at most, in nanoseconds; zero if it has none.
     pub(crate) window: u64,
-    /// How another capacity for a key changes the rule; `None` if the capacity adapts, is no bound, or is that of all
-    /// keys.
+    /// How another capacity for a key changes the rule; `None` if the capacity adapts, is no bound, or belongs to an
+    /// overall limit.
     pub(crate) terms: Option<CapacityTerms>,
     /// Whether what was charged and not used is refunded.
     pub(crate) refunds: bool,
