@@ -29,7 +29,7 @@ pub(crate) struct Outlook {
     pub(crate) standing: Standing,
     /// Whether as much could be taken now as it ever admits at once.
     pub(crate) is_full: bool,
-    /// Nanoseconds until one more unit could be taken than now; `None` if it is full, or if time alone does not help.
+    /// Nanoseconds until one more unit than now could be taken; `None` if it is full, or if time alone does not help.
     pub(crate) next_unit: Option<u64>,
     /// Units held by dead processes, which are left out.
     pub(crate) of_dead: u64,
@@ -268,7 +268,7 @@ impl LockedShard<'_> {
         Ok(())
     }
 
-    /// Refuses what one of many keys never admits.
+    /// Refuses costs that one of many keys never admits.
     #[cold]
     fn refuse_forever(&self, key: &KeyIdentity, costs: &Costs, decision: &mut Decision) {
         let found = self.shard.find_row_of(key.fingerprint);
