@@ -137,7 +137,8 @@ impl SegmentEngine {
         // shard is on that one.
         let in_force = self.generation_of(shard.set);
         if generation != in_force && in_force.checked_sub(1) != Some(generation) {
-            // Damage: nobody knows which of the two it was. From the one in force, nothing has to be migrated.
+            // Damage: nobody knows which of the two definitions the shard was on. It is taken to be the one in force,
+            // from which nothing has to be migrated.
             control.migrated.store(0, Ordering::Relaxed);
             control.generation.store(in_force, Ordering::Relaxed);
         }

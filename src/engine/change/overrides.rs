@@ -65,7 +65,7 @@ impl LimitRules {
         self.by_capacity(self.requested_capacity(row, costs))
     }
 
-    /// The capacity of its own that the key of a row has, or would start with through this request.
+    /// The capacity that the key of a row has of its own, or would start with through this request.
     fn requested_capacity(&self, row: Row<'_>, costs: &Costs) -> Option<NonZeroU64> {
         match &costs.own_capacities {
             Some(named) if row.is_absent() => named.of_limit(self.index).flatten(),
@@ -73,8 +73,8 @@ impl LimitRules {
         }
     }
 
-    /// The limit with the key's own capacity, if it has one. A capacity that cannot be counted with exactly counts as
-    /// none: it is damage, or was set under another definition.
+    /// The limit with the key's own capacity, if it has one. A capacity with which the rule cannot count exactly counts
+    /// as none: it is damage, or was set under another definition.
     #[inline(never)]
     pub(crate) fn by_capacity(&self, capacity: Option<NonZeroU64>) -> RowLimit<'_> {
         let own = capacity.and_then(|capacity| self.with_capacity(capacity.get()).ok()?);
@@ -112,8 +112,8 @@ impl RuledShard<'_> {
         self.limits.iter().any(|limit| limit.own_capacity(row).is_some())
     }
 
-    /// Adds to a decision, once everything else is noted, the capacities of its own that the key of the row was decided
-    /// with, if it has any. There is room for it.
+    /// Adds to a decision, once everything else is noted, the key's own capacities with which it was made, if the key
+    /// has any. There is room for them.
     pub(in crate::engine) fn note_own_capacities(
         &self,
         row: Row<'_>,

@@ -300,8 +300,8 @@ impl SegmentEngine {
         self.change_key(shard, key, change)
     }
 
-    /// Gives a key its own capacities, or takes them away. Makes a row for it and returns like
-    /// [`assign`](Self::assign).
+    /// Gives a key its own capacities, or takes them away. Makes a row if one is needed, and returns, as
+    /// [`assign`](Self::assign) does.
     pub(crate) fn override_capacities(
         &self,
         shard: Shard<'_>,
