@@ -253,7 +253,8 @@ fn main() {
         [&mut futex.waking, &mut sliced.waking, &mut line.waking],
     ]
     .map(|step| step.map(|taken| quantile(taken, 0.5)));
-    // No process sleeps in these, so what counts is the figure for when no other process wants the machine.
+    // No process sleeps in these, so the tenth percentile is shown: roughly what is measured when no other process
+    // wants the machine.
     let (trying, waiting) = (quantile(&mut trying, 0.1), quantile(&mut waiting, 0.1));
     println!("{rounds} rounds; medians, but for what no one sleeps in: tenth percentiles");
     for (what, [futex, sliced, line]) in [

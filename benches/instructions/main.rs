@@ -23,7 +23,7 @@ use shmlimit::declare::ClockSource;
 /// How often each operation runs while it is counted: often enough for the extra work of the first run to vanish in the
 /// division.
 const TIMES: u64 = 1_000;
-/// An operation may take more than before by this fraction: one divided by the number.
+/// How much more than before an operation may take: one part in this many.
 const TOLERATED_GROWTH: u64 = 10;
 /// Tells the run under valgrind that it is that run.
 const COUNTED: &str = "--counted";
