@@ -28,7 +28,7 @@ pub struct Worker {
     born: Instant,
 }
 
-/// A worker that has ended, its replacement, and how it ended.
+/// A worker that has ended, how it ended, and its replacement.
 #[derive(Clone, Copy, Debug)]
 pub struct Replaced {
     pub old: Worker,
