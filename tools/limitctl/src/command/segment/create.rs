@@ -289,8 +289,8 @@ impl Create {
     }
 }
 
-/// Reports how much memory a segment would take at `path` or, without one, in a single file. `file` has its
-/// declaration, and is only named if several segments are reported.
+/// Reports how much memory a segment would take at `path` or, without one, in a single file. `file` is the file of its
+/// declaration, given only if several segments are reported.
 fn say_memory(declaration: &Declaration, path: Option<&Path>, file: Option<&Path>) -> Result<(), Failure> {
     let memory = match path {
         Some(path) => declaration.memory_at(path)?,
