@@ -43,7 +43,7 @@ pub enum List {
 pub enum Wish {
     Nothing,
     Quit,
-    /// Look up a key that is shown from now on.
+    /// Look up what is shown now but has not been looked up yet.
     LookUp,
 }
 

@@ -43,7 +43,7 @@ impl Session {
     /// Takes over the terminal. A panic restores it before it prints its message.
     pub fn start() -> io::Result<Self> {
         let signals: SigSet = SIGNALS.into_iter().collect();
-        // From here on, the threads started below inherit this mask, and one of them waits for the signals.
+        // The threads started below inherit this mask, and one of them waits for the signals.
         signals.thread_block()?;
         let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
         let (sender, inputs) = channel();
@@ -57,7 +57,7 @@ impl Session {
         })
     }
 
-    /// Waits for the next event, for at most this long.
+    /// Waits up to `at_most` for the next event.
     pub fn wait(&self, at_most: Duration) -> Input {
         match self.inputs.recv_timeout(at_most) {
             Ok(input) => input,
