@@ -171,8 +171,8 @@ impl Part {
         read.map_err(|error| Failure::of_system(&error, "the parent is gone"))
     }
 
-    /// Forks a child that outlives this process, and ends when this process's parent drops its end of the pipe. Returns
-    /// the child's process id.
+    /// Forks a child that outlives this process, and ends when this process's parent gives an order or closes the pipe.
+    /// Returns the child's process id.
     pub fn start_orphan(&mut self) -> Result<u64, Failure> {
         // SAFETY: as in `Child::start`.
         match unsafe { fork() }.map_err(|errno| failed("fork", errno))? {

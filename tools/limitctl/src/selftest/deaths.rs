@@ -21,7 +21,7 @@ pub fn recovery(act: &Act) -> Result<Seen, Failure> {
     })?;
     stop_with_the_lock(act, &child)?;
     let killed = child.kill()?;
-    // The lock becomes free when the kernel tears down the process. Until then, this waits for the lock.
+    // The kernel hands on the lock when it tears down the process. Until then, this waits for it.
     let permit = act
         .take(1)?
         .ok_or_else(|| wrong("a place that no process holds is not to be had"))?;
