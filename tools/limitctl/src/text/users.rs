@@ -88,7 +88,7 @@ impl<'a> From<&'a TicketSnapshot> for User<'a> {
 }
 
 impl User<'_> {
-    /// The same user, but of a stopped process.
+    /// The same user, whose process is stopped.
     pub fn stopped(self) -> Self {
         let state = match self.state {
             UserState::Holds | UserState::Waits | UserState::Served => UserState::Stopped,
