@@ -1,4 +1,4 @@
-//! A segment's file, as the system knows it, and its file system.
+//! What the system says about a segment's file and its file system.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -37,7 +37,7 @@ pub struct Space {
     pub mounted_at: PathBuf,
     /// Bytes that this user may still write.
     pub free: u64,
-    /// Bytes in all.
+    /// The size of the file system in bytes.
     pub total: u64,
 }
 
@@ -78,10 +78,10 @@ impl Space {
         )
     }
 
-    /// What is wrong with it, for a segment of this size; `wanted` names the size in messages.
+    /// What is wrong with the file system, for a segment of this size. Messages call the size `wanted`.
     pub fn findings(&self, size: u64, wanted: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
-        // Some have no bound: ramfs reports zero bytes in all.
+        // Some file systems have no bound: ramfs reports a size of zero bytes.
         if self.total > 0 && self.free < size {
             let room = human::bytes(self.free);
             let finding = Finding::warning(

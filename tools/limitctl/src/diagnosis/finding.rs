@@ -1,4 +1,4 @@
-//! Findings: what was found, what it means, and what heals it.
+//! Findings: what was found, what it means, and what fixes it.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::condition::{Condition, Severity};
 
-/// The least age of a finding that must be there at two looks, because running processes may clear it in between.
+/// The least age of a finding that must be present at two looks, because running processes may clear it in between.
 const TWO_LOOKS: Duration = Duration::from_millis(30);
 
 /// One thing that was found.
@@ -23,12 +23,12 @@ pub struct Finding {
     pub pid: Option<u64>,
     /// What was found.
     pub what: String,
-    /// What follows from it.
+    /// What it means for those who use the segment.
     pub meaning: String,
-    /// The command that heals it, if there is one.
+    /// The command that fixes it, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heal: Option<String>,
-    /// How long it must last to be believed.
+    /// How long it must last to be reported.
     #[serde(skip)]
     pub min_age: Duration,
     /// What identifies the same finding at another look, in addition to its kind, set and process.
@@ -57,17 +57,17 @@ impl Finding {
         }
     }
 
-    /// The segment, or a part of it, does not work.
+    /// A finding that the segment, or a part of it, does not work.
     pub fn error(finding: Condition, what: impl Into<String>, meaning: impl Into<String>) -> Self {
         Self::new(Severity::Error, finding, what, meaning)
     }
 
-    /// It heals by itself at the next use, or may become an error.
+    /// A finding that is repaired without help at the next use, or may become an error.
     pub fn warning(finding: Condition, what: impl Into<String>, meaning: impl Into<String>) -> Self {
         Self::new(Severity::Warning, finding, what, meaning)
     }
 
-    /// It is worth knowing; nothing needs to be done.
+    /// A finding that is worth knowing, although nothing needs to be done.
     pub fn note(finding: Condition, what: impl Into<String>, meaning: impl Into<String>) -> Self {
         Self::new(Severity::Note, finding, what, meaning)
     }
@@ -87,19 +87,19 @@ impl Finding {
         self
     }
 
-    /// Requires it to be there at two looks, with the same `still`.
+    /// Requires the finding to be present at two looks, with the same `still`.
     pub fn twice(self, still: impl Into<String>) -> Self {
         self.after(TWO_LOOKS, still)
     }
 
-    /// Requires it to be there at each look for this long.
+    /// Requires the finding to be present at each look for this long.
     pub fn after(mut self, min_age: Duration, still: impl Into<String>) -> Self {
         self.min_age = min_age;
         self.still = still.into();
         self
     }
 
-    /// Whether another look found the same.
+    /// Whether `other`, from another look, is the same finding.
     pub fn is_still(&self, other: &Self) -> bool {
         (&self.finding, &self.set, self.pid, &self.still)
             == (&other.finding, &other.set, other.pid, &other.still)

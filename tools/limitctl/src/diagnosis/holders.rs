@@ -1,4 +1,4 @@
-//! The processes that are attached, and what they hold.
+//! Findings about the attached processes, and about what they hold.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,8 @@ fn dead(look: &Look, participant: &ParticipantSnapshot, remedies: &Remedies) -> 
         process::attached(participant),
         participant.name
     );
-    // A worker that is stopped by a signal, as with a service, closes nothing: that is no reason to wake anybody.
+    // A worker that is ended by a signal, as when a service is stopped, closes nothing. That is no reason to wake
+    // anyone.
     let finding = if left_something {
         Finding::warning(
             Condition::ParticipantDead,
@@ -73,7 +74,7 @@ fn no_room(look: &Look) -> Option<Finding> {
     })
 }
 
-/// A process that is stopped while others may need what it holds.
+/// The finding for a process that is stopped while others may need what it holds.
 fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
     let (state, heal) = look.processes.standstill_of(process::attached(participant))?;
     let is_its = |slot: Option<u64>| slot == Some(participant.slot);
@@ -97,7 +98,7 @@ fn stopped(look: &Look, participant: &ParticipantSnapshot) -> Option<Finding> {
     Some(finding.of_process(Some(participant.pid)).healed_by(heal))
 }
 
-/// Holds that no process will give back by itself, grouped by process.
+/// Findings about holds that their processes will not give back themselves, grouped by process.
 fn of_set(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
     let mut found: BTreeMap<(Kind, Option<ProcessId>), Vec<&HoldSnapshot>> = BTreeMap::new();
     for hold in &set.holds {

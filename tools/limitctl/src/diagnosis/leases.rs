@@ -1,5 +1,5 @@
-//! Leases of limits that hosts share: a store that does not answer, leases that run out unused, and a host whose
-//! processes do not ask.
+//! Findings about leases of limits that hosts share: a store that does not answer, leases that run out unused, and a
+//! host whose processes do not ask.
 
 use shmlimit::fleet::{FleetSnapshot, LeaseSnapshot, StoreProblem};
 use shmlimit::snapshot::{LimitSnapshot, SetSnapshot};
@@ -46,7 +46,7 @@ pub fn findings(look: &Look) -> Vec<Finding> {
     found
 }
 
-/// Whether the store denies the processes of this host something, as far as is known.
+/// Whether the store is known to deny the processes of this host anything.
 fn is_denied(look: &Look) -> bool {
     let limits = look.snapshot().sets.iter().flat_map(|set| &set.limits);
     let mut problems = limits.filter_map(|limit| limit.lease.as_ref()?.problem);
@@ -71,7 +71,7 @@ fn store(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Opt
         _ if lease.refusing => Severity::Error,
         StoreProblem::Quarantine | StoreProblem::Stale => Severity::Note,
         _ if problem.may_pass() => Severity::Warning,
-        // What is leased or its policy bridges it, but only a person can end it.
+        // The units that are leased, or the outage policy, bridge the problem, but only a person can end it.
         _ => Severity::Error,
     };
     let follows = if lease.refusing {
@@ -110,7 +110,7 @@ fn unused(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Op
     })
 }
 
-/// A burst that is used up before the store has answered.
+/// The finding for a burst that is used up before the store has answered.
 fn small_burst(set: &SetSnapshot, limit: &LimitSnapshot, lease: &LeaseSnapshot) -> Option<Finding> {
     let percent = lease.usable_percent.filter(|percent| *percent < 95)?;
     let round_trip = lease.round_trip?;

@@ -1,4 +1,4 @@
-//! The state of the locks, and of what they guard.
+//! Findings about the locks, and about what they guard.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::look::Look;
 use super::remedy::Remedies;
 use crate::text::{human, process};
 
-/// No running process holds a lock for this long: it normally takes well under a microsecond.
+/// No running process holds a lock for this long: locks are normally held for well under a microsecond.
 pub const NEVER_SO_LONG: Duration = Duration::from_millis(1_500);
 
 pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
@@ -29,7 +29,7 @@ pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
         .collect()
 }
 
-/// The set's name, and which shard if it has several.
+/// The lock in words, with the number of its shard if the set has several.
 fn name(look: &Look, shard: &ShardDiagnosis) -> String {
     let shards = look
         .diagnosis
@@ -90,7 +90,7 @@ fn lock(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Find
     })
 }
 
-/// A lock that a process holds. By the next look it has nearly always released it.
+/// The finding for a lock that a process holds. By the next look, the process has nearly always released it.
 fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) -> Finding {
     const MEANING: &str =
         "those who need the set wait for the lock until their lock timeout, and get LockStuck";
@@ -122,7 +122,7 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
             .of_process(pid)
             .after(NEVER_SO_LONG, standstill(shard));
     }
-    // A slot lock names no thread, and the first one stands for the process.
+    // A slot lock names no thread, so the first thread stands for the process.
     let thread = shard.lock.holder_thread.or(shard.lock.holder_pid).unwrap_or(0);
     let Some(pid) = pid else {
         if !look.diagnosis.place.same_pids() || !table_is_whole() {
@@ -164,7 +164,7 @@ fn held(look: &Look, shard: &ShardDiagnosis, name: &str, remedies: &Remedies) ->
     }
 }
 
-/// Whether what the lock guards can be used.
+/// The finding if what the lock guards is damaged.
 fn state(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Finding> {
     let of_set = |finding: Finding| finding.of_set(&shard.set).twice(shard.shard.to_string());
     match shard.poison {

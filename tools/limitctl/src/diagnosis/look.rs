@@ -8,14 +8,14 @@ use super::processes::Processes;
 use crate::state;
 use crate::text::process;
 
-/// Who uses a segment.
+/// How many processes use a segment, and which.
 #[derive(Debug, Serialize)]
 pub struct Usage {
     pub sets: usize,
     pub alive: usize,
     pub dead: usize,
     pub participant_capacity: u64,
-    /// By its inode; zero if the kernel does not say.
+    /// The PID namespace, by its inode; zero if the kernel does not say.
     pub pid_namespace: u64,
     pub time_namespace: u64,
     /// Whether processes that open it here read the processor's counter instead of the system's clock.
@@ -24,7 +24,7 @@ pub struct Usage {
     pub pids: Vec<u64>,
 }
 
-/// A segment at one instant, or nearly.
+/// A segment at one instant, or nearly so.
 #[derive(Debug)]
 pub struct Look {
     pub diagnosis: Diagnosis,
@@ -54,7 +54,7 @@ impl Look {
         )
     }
 
-    /// Whether its locks and owners are void, because the next process that opens it starts it cold.
+    /// Whether the segment's locks and owners are void, because the next process that opens it starts it cold.
     pub fn is_void(&self) -> bool {
         state::is_void(self.snapshot())
     }

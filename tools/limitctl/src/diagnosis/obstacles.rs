@@ -1,4 +1,4 @@
-//! What keeps processes from using a segment: its file, its owner, its origin.
+//! Findings about what keeps processes from using a segment: its file, its owner, its origin.
 
 use std::fs::Metadata;
 use std::io;
@@ -18,8 +18,8 @@ use super::look::Look;
 use super::remedy::{Remedies, end, quoted};
 use crate::exit::Failure;
 
-/// The finding for an error that keeps processes from the segment; `metadata` is the file's, and the snapshot has
-/// whatever could be read.
+/// The finding for an error that keeps processes from using the segment. `metadata` is that of the file, and `snapshot`
+/// has whatever could be read.
 pub fn obstacle(
     error: Error,
     path: &Path,
@@ -136,15 +136,15 @@ pub fn obstacle(
     Finding::new(severity, name, Failure::from(error).message, meaning).healed_by(heal)
 }
 
-/// What keeps only this process from the segment, not those that it is for: this process is another user's, or sees the
-/// file through its own mount.
+/// The finding for an error that keeps only this process from using the segment, and not those that it is meant for,
+/// because this process belongs to another user or sees the file through another mount.
 fn not_this_ones(
     error: &Error,
     path: &Path,
     metadata: &Metadata,
     snapshot: Option<&SegmentSnapshot>,
 ) -> Option<Finding> {
-    // Without a snapshot nothing is known about its use.
+    // Without a snapshot, nothing is known about who uses it.
     let snapshot = snapshot?;
     let owner = metadata.uid();
     let (name, what, meaning) = match error {
@@ -247,8 +247,8 @@ fn trusted(path: &Path, metadata: &Metadata) -> Option<String> {
     Some(format!("chmod go-w {}", quoted(directory)))
 }
 
-/// Whether it is another user's file and not meant for this one, since its mode does not let this user write to it.
-/// Root may write to everything.
+/// Whether the file belongs to another user and is not meant for this one, because its mode does not let this user
+/// write to it. Root may write to any file.
 fn is_for_others(path: &Path, metadata: &Metadata) -> bool {
     metadata.is_file()
         && metadata.nlink() == 1
@@ -257,7 +257,7 @@ fn is_for_others(path: &Path, metadata: &Metadata) -> bool {
         && (geteuid().is_root() || eaccess(path, AccessFlags::W_OK).is_err())
 }
 
-/// The command that runs the doctor as the file's owner. As root, it needs no tool that a container may lack.
+/// The command that runs the doctor as the file's owner. Root's command needs no tool that a container may lack.
 fn as_owner(path: &Path, metadata: &Metadata) -> Option<String> {
     let remedies = Remedies::of(path);
     if geteuid().is_root() {
@@ -271,8 +271,8 @@ fn as_owner(path: &Path, metadata: &Metadata) -> Option<String> {
     Some(remedies.with_path(format!("sudo -u {owner} limitctl doctor")))
 }
 
-/// The command that runs the doctor as the file's owner in the namespace of its users, with the file's path there;
-/// `None` if no user can be seen from here.
+/// The command that runs the doctor as the file's owner in the namespace of the processes that use it, with the file's
+/// path there. Returns `None` if no such process can be seen from here.
 fn in_its_namespace(metadata: &Metadata) -> Option<String> {
     let (pid, path) = user_elsewhere(metadata)?;
     let (user, group) = (metadata.uid(), metadata.gid());

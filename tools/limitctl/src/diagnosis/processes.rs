@@ -1,4 +1,4 @@
-//! The processes that a segment names, as they are found in the process table here.
+//! The processes that a segment names, as the process table here shows them.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -7,11 +7,12 @@ use shmlimit::snapshot::{ProcessId, SegmentPlace};
 
 use super::host::process::{activity, processes_elsewhere};
 
-/// The processes of a segment, at one look.
+/// The processes of a segment at one look.
 #[derive(Debug)]
 pub struct Processes {
     place: SegmentPlace,
-    /// Those of other PID namespaces. Read only if the segment names one, because that reads the whole process table.
+    /// The processes of other PID namespaces. Found only if the segment names one, because that takes reading the whole
+    /// process table.
     elsewhere: OnceCell<BTreeMap<(u64, u64), u64>>,
 }
 
@@ -23,13 +24,14 @@ impl Processes {
         }
     }
 
-    /// If a process does not run until another lets it: how, and the command that makes it continue.
+    /// For a process that does not run until another lets it, a description of that and the command that makes it
+    /// continue.
     pub fn standstill_of(&self, process: ProcessId) -> Option<(&'static str, String)> {
         let pid = self.id_here(process)?;
         activity(pid)?.standstill(pid)
     }
 
-    /// A process's id in this process's namespace; `None` if it cannot be seen from here.
+    /// A process's id in the namespace of this process. Returns `None` if the process cannot be seen from here.
     pub fn id_here(&self, process: ProcessId) -> Option<u64> {
         let place = &self.place;
         // A copy, or a file from another boot, names other processes.

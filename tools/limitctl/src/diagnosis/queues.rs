@@ -1,4 +1,5 @@
-//! Queues that do not move: waiters behind a dead or a stopped process, or without a reason.
+//! Findings about queues that do not move: their waiters are behind a dead or stopped process, or wait without a
+//! reason.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,7 +23,7 @@ pub fn findings(look: &Look, remedies: &Remedies) -> Vec<Finding> {
     .collect()
 }
 
-/// Tickets whose process does not wait any more.
+/// Findings about tickets whose process no longer waits.
 fn left_behind(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
     let tickets = set.tickets.iter();
     tickets
@@ -58,7 +59,8 @@ fn left_behind(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Findi
         .collect()
 }
 
-/// Processes that did not collect their grants: stopped, or with futures on a blocked event loop.
+/// Findings about processes that did not collect their grants, because they are stopped, or have futures on a blocked
+/// event loop.
 fn silent(look: &Look, set: &SetSnapshot) -> Vec<Finding> {
     let mut processes: BTreeMap<ProcessId, Vec<u64>> = BTreeMap::new();
     for ticket in set.tickets.iter().filter(|it| it.passed_over && it.owner_alive) {
@@ -86,7 +88,7 @@ fn silent(look: &Look, set: &SetSnapshot) -> Vec<Finding> {
         .collect()
 }
 
-/// Queues whose head is not served although it could be, or does not collect its grant.
+/// Findings about queues whose head is not served although it could be, or does not collect its grant.
 fn stuck(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
     let mut queues: HashMap<Option<&KeyLabel>, Vec<&TicketSnapshot>> = HashMap::new();
     let in_queue = |ticket: &&TicketSnapshot| ticket.owner_alive && !ticket.passed_over;
@@ -95,7 +97,8 @@ fn stuck(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Finding> {
     }
     let mut found = Vec::new();
     for queue in queues.into_values() {
-        // In order of arrival. A granted ticket has left the queue, but its process has not collected it yet.
+        // The tickets are in order of arrival. A granted one has left the queue, but its process has not collected the
+        // grant yet.
         let head = queue.iter().position(|ticket| !ticket.granted);
         let granted = queue.iter().filter(|ticket| ticket.granted);
         let behind = (queue.len() - head.map_or(queue.len(), |head| head + 1)) as u64;
@@ -149,8 +152,9 @@ fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64)
     )
 }
 
-/// The first waiter could have what it asks for. Whoever makes that possible serves it in the same step, and if only
-/// time does, the waiter serves itself. So this does not last, unless that process is dead or the waiter does not run.
+/// The finding if the first waiter could have what it asks for. A process that makes this possible serves the waiter in
+/// the same step, and if only the passing of time does, the waiter serves itself. So the state does not last, unless
+/// that process is dead or the waiter does not run.
 fn unserved(
     look: &Look,
     set: &SetSnapshot,

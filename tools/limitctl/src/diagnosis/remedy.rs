@@ -1,4 +1,4 @@
-//! The commands that heal, as typed into a shell.
+//! The commands that fix what was found, as typed into a shell.
 
 use std::fmt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Looks at a segment until it is certain what is wrong with it.
+//! Looks at a segment until what is wrong with it is certain.
 
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ pub fn examine(path: &Path, metadata: &Metadata) -> SegmentReport {
     }
 }
 
-/// Looks again while something was found that may be transient.
+/// Looks again for as long as a finding may be transient.
 fn look_until_certain(reader: &SegmentReader, path: &Path) -> Result<(Look, Vec<Finding>), Error> {
     let remedies = Remedies::of(path);
     let begun = Instant::now();
@@ -111,10 +111,10 @@ impl SegmentReport {
     }
 }
 
-/// Whether a file is a segment, judging by its first bytes.
+/// Whether a file is a segment, judged by its first bytes.
 pub enum Kind {
     Segment,
-    /// Another program's file, or gone by now.
+    /// A file of another program, or one that is gone by now.
     Other,
     /// This process may not read it, so it may be either.
     Unreadable,
@@ -136,7 +136,8 @@ impl Kind {
     }
 }
 
-/// The regular files in a directory: opening a device or a pipe could have side effects.
+/// The regular files in a directory. Other kinds are left out, because opening a device or a pipe could have side
+/// effects.
 pub fn regular_files(directory: &Path) -> std::io::Result<Vec<(PathBuf, Metadata)>> {
     entries(directory, Metadata::is_file)
 }

@@ -1,4 +1,5 @@
-//! Processes that live, and do not run until another process lets them: stopped, traced, or frozen with their cgroup.
+//! Processes that are alive, but do not run until another process lets them: stopped, traced, or frozen with their
+//! cgroup.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +11,16 @@ use super::processes::Processes;
 use crate::text::process;
 use crate::text::users::User;
 
-/// Those that are attached to a segment, as far as this process can tell.
+/// The stopped processes that are attached to a segment, as far as this process can tell.
 #[derive(Clone, Debug, Default)]
 pub struct Stopped(BTreeSet<ProcessId>);
 
 impl Stopped {
-    /// Looks at the processes of a snapshot.
+    /// Finds the stopped processes of a snapshot.
     ///
     /// # Errors
     ///
-    /// Those of [`SegmentReader::place`].
+    /// Returns the errors of [`SegmentReader::place`].
     pub fn among(reader: &SegmentReader, snapshot: &SegmentSnapshot) -> Result<Self, Error> {
         let processes = Processes::of(reader.place()?);
         let alive = snapshot.participants.iter().filter(|it| it.alive);
@@ -32,7 +33,7 @@ impl Stopped {
         Ok(stopped)
     }
 
-    /// The same user of a set, known as stopped if its process is.
+    /// The same user, marked as stopped if its process is.
     pub fn mark<'a>(&self, user: User<'a>) -> User<'a> {
         match user.process {
             Some(process) if self.has(process) => user.stopped(),
@@ -45,7 +46,7 @@ impl Stopped {
     }
 }
 
-/// Processes named as those that are attached: by `pid` and, if it is another one, `pid_namespace`.
+/// Names processes as lists of attached ones do: by `pid` and, if that is of another namespace, `pid_namespace`.
 impl Serialize for Stopped {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(serde::Serialize)]

@@ -13,7 +13,7 @@ const YEAR: u64 = 31_556_952;
 /// A warning for each limit that knows its time zone for less than a year ahead.
 pub fn findings(declaration: &Declaration) -> Vec<Finding> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Far below the largest number of 64 bits.
+    // The year is far below the largest number of 64 bits.
     let this_year = 1970 + (now.as_secs() / YEAR) as i64;
     let sets = declaration.sets().iter();
     let limits = sets.flat_map(|set| set.limits().iter().map(move |limit| (set, limit)));

@@ -1,5 +1,5 @@
-//! How much memory the cgroups of processes use, and may use. On tmpfs, a segment's pages count as memory of the cgroup
-//! whose process touched them first.
+//! How much memory the cgroups of processes use, and how much they may use. On tmpfs, a segment's pages count as memory
+//! of the cgroup whose process touched them first.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +13,10 @@ use crate::diagnosis::finding::Finding;
 use crate::diagnosis::remedy::quoted;
 use crate::text::human;
 
-/// A limit is near when this percentage of it is used.
+/// A limit is nearly reached when this percentage of it is used.
 const NEAR_PERCENT: u64 = 95;
 
-/// In cgroups v1, no limit reads as the largest possible number of pages.
+/// In cgroups v1, the absence of a limit reads as the largest possible number of pages, which is more than this.
 const UNLIMITED: u64 = 1 << 60;
 
 /// The tightest memory limit above a process.
@@ -50,7 +50,8 @@ const VERSION_2: Names = Names {
     droppable: ["inactive_file", "active_file"],
 };
 
-/// The tightest limits on this process and on others of this namespace, each with the processes that it applies to.
+/// The tightest limits on this process and on other processes of this namespace, each with the others that it applies
+/// to.
 pub fn memory_limits(others: &[u64]) -> Vec<(MemoryLimit, Vec<u64>)> {
     let mut found: BTreeMap<PathBuf, (MemoryLimit, Vec<u64>)> = BTreeMap::new();
     let own = u64::from(std::process::id());
@@ -63,7 +64,7 @@ pub fn memory_limits(others: &[u64]) -> Vec<(MemoryLimit, Vec<u64>)> {
     found.into_values().collect()
 }
 
-/// Warnings of limits that are near.
+/// Warnings about limits that are nearly reached.
 pub fn findings(limits: &[(MemoryLimit, Vec<u64>)]) -> Vec<Finding> {
     let near = limits
         .iter()
@@ -90,7 +91,8 @@ pub fn findings(limits: &[(MemoryLimit, Vec<u64>)]) -> Vec<Finding> {
     .collect()
 }
 
-/// The limit on a process that leaves the least room: in cgroups v1 if it has the memory controller, otherwise in v2.
+/// The limit that leaves a process the least room, from cgroups v1 if that has the memory controller, otherwise from
+/// v2.
 fn tightest(pid: u64) -> Option<MemoryLimit> {
     let hierarchies = Hierarchy::of(pid);
     let (names, above) = match hierarchies.first_version("memory") {

@@ -1,4 +1,4 @@
-//! Processes that are frozen with their cgroup, or with one above it: they neither run nor count as stopped.
+//! Processes that are frozen with their cgroup, or with one above it. They do not run, but do not count as stopped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::hierarchy::Hierarchy;
 use crate::diagnosis::remedy::quoted;
 
-/// A cgroup that somebody froze, and how to thaw it.
+/// A frozen cgroup, and how to thaw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrozenCgroup {
     switch: PathBuf,
@@ -20,7 +20,7 @@ impl FrozenCgroup {
     }
 }
 
-/// The cgroup that a process is frozen with; `None` if it is not frozen, or if that cannot be seen from here.
+/// The cgroup that a process is frozen with. Returns `None` if it is not frozen, or if that cannot be seen from here.
 pub fn frozen_cgroup(pid: u64) -> Option<FrozenCgroup> {
     let hierarchies = Hierarchy::of(pid);
     let directories = |found: Option<Vec<PathBuf>>| found.unwrap_or_default();
@@ -29,7 +29,7 @@ pub fn frozen_cgroup(pid: u64) -> Option<FrozenCgroup> {
     let says = |directory: &Path, file: &str, word: &str| {
         fs::read_to_string(directory.join(file)).is_ok_and(|text| text.lines().any(|line| line == word))
     };
-    // The topmost of several: everything below stays frozen until it is thawed.
+    // Take the topmost of several, because everything below it stays frozen until it is thawed.
     let frozen = second.iter().rev().find(|it| says(it, "cgroup.freeze", "1"));
     if let Some(directory) = frozen {
         return Some(FrozenCgroup {

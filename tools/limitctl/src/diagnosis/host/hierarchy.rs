@@ -1,4 +1,4 @@
-//! The cgroups of a process, in both versions: cgroups(7).
+//! The cgroups of a process, in both versions. See cgroups(7).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use super::mounts::{Mount, mounts};
 /// The cgroups of a process, one in each hierarchy.
 #[derive(Debug)]
 pub struct Hierarchy {
-    /// Controllers, and the cgroup below the root of the hierarchy.
+    /// For each hierarchy, its controllers, and the path of the cgroup below the root.
     cgroups: Vec<(String, PathBuf)>,
     mounts: Vec<Mount>,
 }
 
 impl Hierarchy {
-    /// The cgroups of a process; empty if the process table does not say.
+    /// The cgroups of a process. Empty if the process table does not say.
     pub fn of(pid: u64) -> Self {
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         let cgroups = cgroups.lines().filter_map(|line| {
@@ -33,7 +33,7 @@ impl Hierarchy {
         self.directories(&has_it, &|mount| mount.kind == "cgroup" && has_it(&mount.options))
     }
 
-    /// The same in v2, which has a single hierarchy.
+    /// The directories of the v2 cgroup, of which there is only one, and of those above it.
     pub fn second_version(&self) -> Option<Vec<PathBuf>> {
         self.directories(&str::is_empty, &|mount| mount.kind == "cgroup2")
     }

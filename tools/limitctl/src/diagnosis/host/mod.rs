@@ -19,7 +19,7 @@ use crate::diagnosis::finding::Finding;
 /// The file that names the kernel's clock source.
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// The first kernel with everything that correctness needs, and the first that reports deaths.
+/// The first kernel with everything that correctness requires, and the first that notifies waiters of deaths.
 const NEEDED: (u64, u64) = (4, 14);
 const TELLS_OF_DEATHS: (u64, u64) = (5, 3);
 
@@ -40,7 +40,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Examines this host; `pids` are processes of this namespace that use segments.
+    /// Examines this host. `pids` are the processes of this namespace that use segments.
     pub fn examine(pids: &[u64]) -> (Self, Vec<Finding>) {
         let limits = cgroup::memory_limits(pids);
         let mut findings = cgroup::findings(&limits);

@@ -1,4 +1,4 @@
-//! The mounts that this process sees: proc_pid_mountinfo(5).
+//! The mounts that this process sees. See proc_pid_mountinfo(5).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub struct Mount {
     pub options: String,
 }
 
-/// All mounts, in the order of mounting; empty if `/proc` does not say.
+/// All mounts, in the order of mounting. Empty if `/proc` does not say.
 pub fn mounts() -> Vec<Mount> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     table.lines().filter_map(read).collect()
@@ -26,7 +26,7 @@ pub fn mount_of(path: &Path) -> Option<Mount> {
     let above = mounts()
         .into_iter()
         .filter(|mount| path.starts_with(&mount.point));
-    // Of two mounts at one place, the later one is visible.
+    // Of two mounts at the same place, only the later one is visible.
     above.max_by_key(|mount| mount.point.components().count())
 }
 
@@ -42,7 +42,7 @@ fn read(line: &str) -> Option<Mount> {
     })
 }
 
-/// Undoes the escaping of spaces and the like as three octal digits.
+/// Undoes the escaping of spaces, tabs, line breaks and backslashes as three octal digits.
 fn unescaped(text: &str) -> String {
     [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")]
         .iter()

@@ -1,4 +1,5 @@
-//! What the process table says about a process that a segment names, by its id in this process's namespace.
+//! What the process table says about a process that a segment names, by the id that it has in the namespace of this
+//! process.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -23,12 +24,12 @@ pub enum Activity {
     Other(char),
 }
 
-/// What a process does; `None` if the process table does not say.
+/// What a process is doing. Returns `None` if the process table does not say.
 pub fn activity(pid: u64) -> Option<Activity> {
     activity_in(pid, &format!("/proc/{pid}"))
 }
 
-/// What a thread of a process does.
+/// What a thread of a process is doing.
 pub fn thread_activity(pid: u64, thread: u32) -> Option<Activity> {
     activity_in(pid, &format!("/proc/{pid}/task/{thread}"))
 }
@@ -36,7 +37,7 @@ pub fn thread_activity(pid: u64, thread: u32) -> Option<Activity> {
 fn activity_in(pid: u64, directory: &str) -> Option<Activity> {
     let status = status(directory)?;
     let state = field(&status, "State:")?.chars().next()?;
-    // Checked first, because a process that is also stopped only continues once its cgroup does.
+    // This is checked first, because a process that is also stopped only continues once its cgroup does.
     if let Some(cgroup) = frozen_cgroup(pid) {
         return Some(Activity::Frozen { cgroup });
     }
@@ -49,7 +50,7 @@ fn activity_in(pid: u64, directory: &str) -> Option<Activity> {
     })
 }
 
-/// The process of a thread.
+/// The process that a thread belongs to.
 fn process_of(thread: &str) -> Option<u64> {
     field(&status(&format!("/proc/{thread}"))?, "Tgid:")?.parse().ok()
 }
@@ -64,15 +65,15 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     lines.find_map(|line| line.strip_prefix(name)?.split_whitespace().next())
 }
 
-/// Whether the ids in `/proc` belong to this process's namespace, and other users' processes are shown.
+/// Whether the ids in `/proc` are those of this process's namespace, and `/proc` shows other users' processes, too.
 pub fn table_is_whole() -> bool {
     let own = fs::read_link("/proc/self");
     own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
         && fs::metadata("/proc/1/status").is_ok()
 }
 
-/// The processes of other PID namespaces that can be seen from here: their ids here, by the namespace's inode and their
-/// ids there.
+/// The processes of other PID namespaces that can be seen from here. Maps the inode of the namespace and the id there
+/// to the id here.
 pub fn processes_elsewhere() -> BTreeMap<(u64, u64), u64> {
     let inode = |directory: &str| fs::metadata(format!("{directory}/ns/pid")).map(|found| found.ino());
     let own = inode("/proc/self").ok();
@@ -90,8 +91,8 @@ pub fn processes_elsewhere() -> BTreeMap<(u64, u64), u64> {
     found
 }
 
-/// The other processes that have a file mapped for writing, like those attached to a segment. This relies on the
-/// kernel, because a copied file names the participants of the original.
+/// The other processes that have a file mapped for writing, as processes attached to a segment do. This asks the kernel
+/// rather than the file, because a copied file names the participants of the original.
 pub fn users_of(metadata: &Metadata) -> Vec<u32> {
     mapped_for_writing(metadata)
         .into_iter()
@@ -99,7 +100,7 @@ pub fn users_of(metadata: &Metadata) -> Vec<u32> {
         .collect()
 }
 
-/// One of them in another PID namespace, and the path by which it knows the file.
+/// Such a process in another PID namespace, and the path by which it knows the file.
 pub fn user_elsewhere(metadata: &Metadata) -> Option<(u32, PathBuf)> {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
     let own = namespace("self")?;
@@ -108,7 +109,7 @@ pub fn user_elsewhere(metadata: &Metadata) -> Option<(u32, PathBuf)> {
         .find(|(pid, _)| namespace(&pid.to_string()).is_some_and(|theirs| theirs != own))
 }
 
-/// These processes, each with the path by which it knows the file.
+/// The other processes that have a file mapped for writing, each with the path by which it knows the file.
 fn mapped_for_writing(metadata: &Metadata) -> Vec<(u32, PathBuf)> {
     let device = metadata.dev();
     let device = format!("{:02x}:{:02x}", major(device), minor(device));
@@ -142,7 +143,8 @@ fn name_where_mapped_for_writing<'a>(line: &'a str, device: &str, inode: &str) -
 }
 
 impl Activity {
-    /// If it does not run until another process lets it: how it is called, and the command that makes it continue.
+    /// For a process that does not run until another process lets it, a description of that and the command that makes
+    /// it continue.
     pub fn standstill(self, pid: u64) -> Option<(&'static str, String)> {
         match self {
             Self::Stopped => Some(("stopped", go_on(pid))),
