@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use shmlimit::snapshot::{KeyLabel, LimitCounts, SetCounts, SetSnapshot};
 
-/// How many rates of a set are kept: five minutes, at one per second.
+/// How many rates of a set are kept: at one per second, five minutes of them.
 pub const MAX_HISTORY: usize = 300;
 
 /// Requests per second.
@@ -23,15 +23,15 @@ pub struct SetActivity {
     pub rates: Option<Rates>,
     /// Requests per second that timed out while they waited.
     pub timed_out: Option<f64>,
-    /// Each limit in the order of the declaration; none at the first look.
+    /// The rates of each limit, in the order of the declaration; none at the first look.
     pub limits: Vec<Option<Rates>>,
     /// The rates of the last looks, the newest last.
     pub history: VecDeque<Rates>,
     /// The keys that were asked for most often since the previous look.
     pub hottest: Vec<KeyActivity>,
-    /// The keys that were refused most often; none of those that never were.
+    /// The keys that were refused most often, without keys that never were.
     pub most_refused: Vec<RefusedKey>,
-    /// Of each limit that keys have for themselves, the key that has used most of its own.
+    /// For each limit that keys have for themselves, the key that has used most of its own.
     pub fullest: Vec<FullestKey>,
 }
 
@@ -94,7 +94,7 @@ impl Totals {
         }
     }
 
-    /// What was counted since; everything if the counters were reset meanwhile.
+    /// What was counted since `before`, or everything if the counters were reset meanwhile.
     pub fn since(self, before: Self) -> Self {
         let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         Self {
@@ -124,7 +124,7 @@ impl SetTotals {
         }
     }
 
-    /// The activity of the set between two looks, without its keys; its rates are appended to `history`.
+    /// The activity of the set between two looks, without its keys. Appends the set's rates to `history`.
     pub fn activity(
         &self,
         set: &SetSnapshot,
@@ -156,7 +156,7 @@ impl SetTotals {
     }
 }
 
-/// For display: no decision depends on it.
+/// A rate for display; no decision depends on it.
 fn per_second(number: u64, elapsed: Duration) -> f64 {
     let seconds = elapsed.as_secs_f64();
     if seconds > 0.0 {

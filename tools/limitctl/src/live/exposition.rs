@@ -1,5 +1,6 @@
-//! Metrics for Prometheus, in its text format or that of OpenMetrics. Names and labels are stable:
-//! `docs/reference/metrics.md` lists them. Keys are never exported: there may be millions, and they may identify people.
+//! Metrics for Prometheus, in its text format or that of OpenMetrics. Names and labels are stable;
+//! `docs/reference/metrics.md` lists them. Keys are never exported: there may be millions, and they may identify
+//! people.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,7 +18,7 @@ use crate::text::sanitise;
 ///
 /// # Errors
 ///
-/// Those of [`SegmentReader::open`].
+/// Returns the errors of [`SegmentReader::open`].
 pub fn copy(path: &Path) -> Result<SegmentSnapshot, Error> {
     let mut snapshot = SegmentReader::open(path)?.snapshot()?;
     snapshot.path = as_text(path);
@@ -29,7 +30,8 @@ pub fn copy(path: &Path) -> Result<SegmentSnapshot, Error> {
 pub enum Format {
     /// Prometheus' text format, 0.0.4.
     Prometheus,
-    /// OpenMetrics 1.0: a counter's name lacks the `_total` of its samples, units are declared, and the end is marked.
+    /// OpenMetrics 1.0, in which a counter's name lacks the `_total` of its samples, units are declared, and the end is
+    /// marked.
     OpenMetrics,
 }
 
@@ -51,11 +53,11 @@ impl Format {
         head
     }
 
-    /// The end of a bucket of two to the power of `power` microseconds.
+    /// The upper end of the bucket of two to the power of `power` microseconds.
     fn bucket_end(self, power: usize) -> String {
         let seconds = Duration::from_micros(1 << power).as_secs_f64();
         match (self, power) {
-            // OpenMetrics has a single form for powers of ten.
+            // OpenMetrics has only one form for powers of ten.
             (Self::OpenMetrics, 0) => format!("{seconds:e}").replace("e-6", "e-06"),
             _ => seconds.to_string(),
         }

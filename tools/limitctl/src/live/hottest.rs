@@ -10,8 +10,8 @@ use shmlimit::snapshot::{KeyFingerprint, KeySnapshot, SegmentReader};
 use super::activity::{FullestKey, KeyActivity, RefusedKey, Totals};
 use crate::best::Best;
 
-/// For how many keys the counters are remembered from one look to the next: some 64 MB. In a set with more keys, there
-/// are no rates, and the keys that were asked for most often since they got their row come first.
+/// The most keys whose counters are remembered from one look to the next, which takes some 64 MB. In a set with more
+/// keys, there are no rates, and the keys that were asked for most often since they got their row come first.
 const MAX_REMEMBERED: usize = 1 << 20;
 
 /// The counters of each key at the previous look.
@@ -33,9 +33,10 @@ pub struct Outstanding {
 impl KeyCounters {
     /// Looks at all keys of a set.
     ///
-    /// The hottest are the keys asked for most often since the previous look; if there was none, since they got their row. Ties go to
-    /// the key with more waiters, then to the one asked for more often since it got its row. Those refused most often are counted since they got their rows, because a key that is
-    /// refused once a minute is in no rate of a second.
+    /// The hottest keys are those asked for most often since the previous look or, if there was none, since they got
+    /// their row. Ties go to the key with more waiters, then to the one asked for more often since it got its row. The
+    /// keys refused most often are counted since they got their row, because a key that is refused once a minute hardly
+    /// ever shows in a rate per second.
     pub fn outstanding(
         &mut self,
         reader: &SegmentReader,
@@ -53,7 +54,7 @@ impl KeyCounters {
             let totals = totals_of(key);
             let before = self.before.get(&key.key.fingerprint).copied();
             let grown = match elapsed {
-                // In a new row, a key counts from zero.
+                // A key that has got a new row counts from zero.
                 Some(_) => totals.since(before.unwrap_or_default()),
                 None => totals,
             };

@@ -1,5 +1,5 @@
-//! What happens in a segment now: successive lock-free looks at it, as rates per second and short histories. Everything
-//! that shows a segment live or exports its metrics uses this.
+//! What happens in a segment now: successive looks at it without a lock, as rates per second and short histories.
+//! Everything that shows a segment live or exports its metrics uses this.
 
 pub mod activity;
 pub mod exposition;

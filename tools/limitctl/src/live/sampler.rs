@@ -36,12 +36,12 @@ pub struct Sampler {
 pub struct Look {
     /// The time of the look, since the Unix epoch.
     pub utc: Duration,
-    /// Since the previous look; none at the first look, and at the first look at a successor.
+    /// The time since the previous look; none at the first look, and at the first look at a successor.
     pub elapsed: Option<Duration>,
     pub state: State,
     pub snapshot: SegmentSnapshot,
     pub declaration: Declaration,
-    /// Nobody, unless [processes were looked at](Sampler::look_at_processes_too).
+    /// Empty, unless [processes were looked at](Sampler::look_at_processes_too).
     pub stopped: Stopped,
     /// The activity of each set of the snapshot.
     activity: Vec<SetActivity>,
@@ -54,14 +54,14 @@ struct Before {
 }
 
 impl Sampler {
-    /// Opens the segment for looking only. Finds the `hottest` hottest keys of each keyed set, and as many of the most refused;
-    /// with zero, looks at no keys.
+    /// Opens the segment read-only. Looks will find the `hottest` hottest keys of each keyed set, and as many of the
+    /// most refused keys; with zero, they look at no keys.
     ///
     /// # Errors
     ///
-    /// Those of [`SegmentReader::open`].
+    /// Returns the errors of [`SegmentReader::open`].
     pub fn open(path: &Path, hottest: usize, reveal: Reveal) -> Result<Self, Error> {
-        // Taken before opening, so that a file that replaces it meanwhile is noticed at the first look.
+        // This is taken before opening, so that the first look notices a file that replaces this one meanwhile.
         let file = identity(path);
         Ok(Self {
             path: path.to_owned(),
@@ -79,7 +79,7 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// Those of [`SegmentReader::key_snapshots`].
+    /// Returns the errors of [`SegmentReader::key_snapshots`].
     pub fn key(&self, set: &str, fingerprint: KeyFingerprint) -> Result<Option<KeySnapshot>, Error> {
         let mut found = None;
         self.reader.key_snapshots(set, |key| {
@@ -94,7 +94,7 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// Those of opening its successor, and of copying.
+    /// Returns the errors of opening the segment's successor, and of copying.
     pub fn look(&mut self) -> Result<Look, Error> {
         let is_there = self.follow()?;
         let at = Instant::now();
@@ -149,18 +149,19 @@ impl Sampler {
         })
     }
 
-    /// The same, and finds out which processes are stopped, which takes a look at each of them.
+    /// Looks at the segment like [`look`](Self::look), and at each process to find out which are stopped.
     ///
     /// # Errors
     ///
-    /// Those of [`look`](Self::look).
+    /// Returns the errors of [`look`](Self::look).
     pub fn look_at_processes_too(&mut self) -> Result<Look, Error> {
         let mut look = self.look()?;
         look.stopped = Stopped::among(&self.reader, &look.snapshot)?;
         Ok(look)
     }
 
-    /// Opens the segment again if its file was replaced, or if sets came or went. Returns whether there is a file.
+    /// Opens the segment again if its file was replaced, or if sets were added or removed. Returns whether there is a
+    /// file.
     fn follow(&mut self) -> Result<bool, Error> {
         let file = identity(&self.path);
         let is_there = file.is_some();

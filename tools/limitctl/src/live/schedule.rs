@@ -1,4 +1,4 @@
-//! When to look again.
+//! Decides when to look again.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ impl Schedule {
         }
     }
 
-    /// The time until the next instant; zero if it has come.
+    /// The time until the next instant, or zero if it has come.
     pub fn remaining(&self, now: Instant) -> Duration {
         self.next.saturating_duration_since(now)
     }

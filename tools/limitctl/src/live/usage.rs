@@ -1,4 +1,4 @@
-//! The state of a set and its limits, in the numbers that every view shows.
+//! The state of a set and its limits, in the numbers that all views share.
 
 use serde::Serialize;
 use shmlimit::declare::{Kind, Scope};
@@ -11,7 +11,7 @@ use crate::text::human;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Usage {
-    /// Some of all that may be used at once.
+    /// How much is used of all that may be used at once.
     Of { used: u64, capacity: u64 },
     /// Each key has its own usage.
     ByKey,
@@ -38,7 +38,7 @@ pub fn usage(set: &SetSnapshot, limit: &LimitSnapshot) -> Usage {
     }
 }
 
-/// The usage in words, of a budget with what is left of its window: what is spent says little without it.
+/// The usage in words. For a budget, with the time left of its window, because what is spent says little without that.
 pub fn words(limit: &LimitSnapshot, usage: Usage) -> String {
     match usage {
         Usage::Of { used, capacity } => {
@@ -54,7 +54,7 @@ pub fn words(limit: &LimitSnapshot, usage: Usage) -> String {
 }
 
 impl Usage {
-    /// The fraction used, from 0 to 1; `None` if there is nothing to compare with.
+    /// The fraction used, from 0 to 1, or `None` if there is no capacity to compare with.
     pub fn share(self) -> Option<f64> {
         match self {
             Self::Of { used, capacity } if capacity > 0 => Some(used as f64 / capacity as f64),
