@@ -23,7 +23,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 pub struct Place<'a> {
     /// The directory.
     pub directory: &'a Path,
-    /// What they read the time from.
+    /// The clock that they read.
     pub clock: ClockSource,
 }
 

@@ -56,12 +56,12 @@ impl Measurements {
         }
     }
 
-    /// What the operation took at most in the fastest tenth of the rounds, in nanoseconds.
+    /// The tenth percentile of the operation's times, in nanoseconds.
     pub fn tenth_percentile(&self, name: &str) -> f64 {
         tenth_percentile(self.rounds(name))
     }
 
-    /// What the operation took at most in half of the rounds, in nanoseconds.
+    /// The median of the operation's times, in nanoseconds.
     pub fn median(&self, name: &str) -> f64 {
         let mut rounds = self.rounds(name).to_vec();
         rounds.sort_by(f64::total_cmp);
