@@ -106,7 +106,7 @@ fn named(verdict: Verdict<'_>) -> (String, LimitVerdict) {
     (verdict.limit.to_owned(), figures)
 }
 
-/// A duration in milliseconds, rounded up, so that what is promised for then has come true.
+/// A duration in milliseconds, rounded up, so that what is promised has come true when it is over.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
