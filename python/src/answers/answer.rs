@@ -1,4 +1,4 @@
-//! What refusals and the answers to checks have in common: each comes from the library or out of a pickle.
+//! What refusals and the answers to checks have in common: each comes from the library or from a pickle.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::answers::verdict;
 use crate::handle::WithHandle;
 use crate::interpreter::seconds::seconds;
 
-/// An answer: the library's own `G`, or the fields of one, among them those that only this class has.
+/// An answer: the library's own `G`, or the fields of one, including `Own`, those that only its class has.
 pub enum Answer<G, Own> {
     /// The library's own answer: Python objects are only made for attributes that are read.
     Given(WithHandle<G>),
@@ -43,7 +43,7 @@ impl<G: Decided, Own> Answer<G, Own> {
     ///
     /// # Errors
     ///
-    /// `ValueError` if it was unpickled: a pickle only keeps the attributes.
+    /// `ValueError` if it was unpickled: a pickle keeps only the attributes.
     pub fn given(&self, name: &str) -> PyResult<&G> {
         match self {
             Self::Given(given) => Ok(given.get()),
@@ -98,7 +98,7 @@ impl<G: Decided, Own> Answer<G, Own> {
         }
     }
 
-    /// Drops the answer with the object; `end_own` drops the fields that only this class has.
+    /// Drops the answer with its object; `end_own` drops the fields that only its class has.
     #[inline]
     pub fn end(self, py: Python<'_>, end_own: impl FnOnce(Own)) {
         match self {

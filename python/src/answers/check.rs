@@ -91,7 +91,7 @@ impl Checked {
     ///
     /// # Errors
     ///
-    /// `ValueError` if the object was unpickled: a pickle only keeps the answer's attributes.
+    /// `ValueError` if the object was unpickled: a pickle keeps only the answer's attributes.
     pub fn of_object<'a>(object: &'a Bound<'_, CheckedMethods>) -> PyResult<&'a shmlimit::Checked<'static>> {
         answer(object)?.given("answer")
     }
@@ -148,13 +148,13 @@ impl CheckedMethods {
         object::make(py, Checked { answer })
     }
 
-    /// The limit that refused; None if it was admitted, or if a full table or a throttle refused.
+    /// The limit that refused; None if the request was admitted, or if a full table or a throttle refused.
     #[getter]
     fn binding<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
         Ok(answer(this)?.binding())
     }
 
-    /// Why it was refused: `"rate"`, `"concurrency"`, `"budget"`, `"table_full"`, `"throttled"`, `"lease"`,
+    /// Why the request was refused: `"rate"`, `"concurrency"`, `"budget"`, `"table_full"`, `"throttled"`, `"lease"`,
     /// `"lease_pending"` or `"store_out"`; None if it was admitted.
     #[getter]
     fn reason<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
@@ -209,7 +209,7 @@ impl CheckedMethods {
     }
 }
 
-/// How much a limit has and when it will have more, if nobody takes anything meanwhile.
+/// How much of a limit there is and when there will be more, if nobody takes anything meanwhile.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct Forecast {
     /// How much could be taken now.
@@ -221,7 +221,7 @@ pub struct Forecast {
     /// Seconds after which one more unit could be taken; None if the limit is full, or if time alone does not help.
     #[pyo3(get)]
     next_unit_after: Option<f64>,
-    /// Seconds after which it is completely replenished; None if time alone does not help.
+    /// Seconds after which the limit is completely replenished; None if time alone does not help.
     #[pyo3(get)]
     full_after: Option<f64>,
 }

@@ -144,7 +144,7 @@ impl Permit {
         }
     }
 
-    /// Releases the permit at the end of its block, which may have raised an exception of this class.
+    /// Releases the permit at the end of its block, which may have raised an exception of the given class.
     #[inline]
     fn leave(&self, py: Python<'_>, exception_type: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Some(raised) = exception_type else {
@@ -169,7 +169,7 @@ impl Permit {
         self.release_by(py, |permit| permit.throttled(retry_after))
     }
 
-    /// Gives back what was reserved of rates and calls, unless it was settled. What was debited from budgets was used.
+    /// Gives back what was reserved of rates and calls, unless it was settled. Debits from budgets stay: that was used.
     fn refund(&self, py: Python<'_>) -> PyResult<()> {
         match self.library_permit()?.settle_all_unused() {
             Ok(_) | Err(Error::Permit(PermitError::AlreadySettled { .. })) => Ok(()),
@@ -217,8 +217,8 @@ fn is_in_use() -> PyErr {
     PyRuntimeError::new_err("the permit is in use by another thread, or by what called this")
 }
 
-/// Gives back the permit of a request that raises, because it was interrupted or its logging raised: nobody would ever
-/// release it.
+/// Gives back the permit of a request that raises, because it was interrupted or its logging raised: nobody else would
+/// ever release it.
 pub fn undo(outcome: WithHandle<Outcome<'static>>) {
     if let Ok(mut permit) = outcome.separate(Outcome::into_result) {
         permit.get_mut().abandon();
@@ -359,8 +359,8 @@ impl PermitMethods {
     /// Reports what was used of each named limit. The unused rest comes back if the algorithm allows it; any excess is
     /// charged.
     ///
-    /// What is not a whole number of the limit's units is rounded up to one, so that nothing spent is lost. A float is not,
-    /// if it is above a whole number by a billionth of itself at most: `0.1 + 0.2` is 0.3.
+    /// An amount that is not a whole number of the limit's units is rounded up, so that nothing spent is lost. Only a
+    /// float that exceeds a whole number of units by at most a billionth of itself is rounded down: `0.1 + 0.2` is 0.3.
     ///
     /// Args:
     ///     actual: What was used, by limit.
@@ -420,9 +420,9 @@ impl PermitMethods {
         Settlement::of(this.py(), handle, &settlement, &unused)
     }
 
-    /// Gives back all that was taken, costs as far as the algorithms allow it and what is held, because the request
-    /// never happened. What was settled before stays settled, and an adaptive limit learns nothing. Once is enough, and
-    /// more often does nothing.
+    /// Gives back everything that was taken, because the request never happened: costs as far as the algorithms allow
+    /// it, and all that is held. What was settled before stays settled, and an adaptive limit learns nothing. Calling
+    /// this again does nothing.
     ///
     /// It takes a few milliseconds at most: if another process holds the lock for longer, a thread of this process
     /// keeps trying.
@@ -436,8 +436,8 @@ impl PermitMethods {
 
     /// Reports that the service behind the limits refused the request, such as a provider that answered 429.
     ///
-    /// For `retry_after`, no process is admitted to the set, or to the permit's key if the set is keyed: requests are
-    /// refused with the reason `"throttled"`, and waiters keep waiting. The permit is released as by
+    /// For `retry_after`, no process gets anything from the set, or for the permit's key if the set is keyed: requests
+    /// are refused with the reason `"throttled"`, and waiters keep waiting. The permit is released as by
     /// `release(failed=True)`, which shrinks an adaptive limit; to give back unused units, settle it first. Debits
     /// still work. A longer throttle that is already in force stays. The maximum is 31 days, and `reset` ends it.
     ///
@@ -453,20 +453,20 @@ impl PermitMethods {
     }
 
     /// Checks whether a response tells the client to back off and, if so, does what `throttled` does. What was reserved
-    /// of rates and calls comes back first, because nothing was used of it.
+    /// of rates and calls comes back first, because none of it was used.
     ///
-    /// These do: 429 and 529, for as long as the response says, or one second; 503, if it says for how long; 403, if it
-    /// says so or that nothing remains of a quota, as GitHub does; `grpc-status: 8`; and the throttling errors of
-    /// botocore. The time is read from `Retry-After`, in seconds, as a date or as an instant since the Unix epoch,
-    /// `retry-after-ms`, `x-ms-retry-after-ms` and `grpc-retry-pushback-ms`, or else from `x-ratelimit-reset*`,
-    /// `anthropic-ratelimit-*-reset`, `RateLimit-Reset` and `RateLimit` of quotas with nothing left. If it is zero or
-    /// over, it is one second.
+    /// These responses do: 429 and 529, for as long as the response says, or one second; 503, if it says for how long;
+    /// 403, if it says for how long, or that nothing remains of a quota, as GitHub does; `grpc-status: 8`; and the
+    /// throttling errors of botocore. The time is read from `Retry-After`, in seconds, as a date or as an instant since
+    /// the Unix epoch, `retry-after-ms`, `x-ms-retry-after-ms` and `grpc-retry-pushback-ms`, or else from
+    /// `x-ratelimit-reset*`, `anthropic-ratelimit-*-reset`, `RateLimit-Reset` and `RateLimit` of quotas with nothing
+    /// left. A time that is zero or has passed counts as one second.
     ///
     /// Args:
-    ///     response: A response of requests, httpx, aiohttp, urllib3, botocore or `http.client`, or an exception that has
-    ///         its status and headers, or has it as its `response`, like those of requests, httpx, openai, anthropic,
-    ///         botocore and google: anything with `headers`, and with `status_code`, `status`, `http_status` or `code`.
-    ///         Or a mapping of headers.
+    ///     response: A response of requests, httpx, aiohttp, urllib3, botocore or `http.client`, or an exception that
+    ///         has the status and headers of one, or has one as its `response`, like those of requests, httpx, openai,
+    ///         anthropic, botocore and google: anything with `headers`, and with `status_code`, `status`, `http_status`
+    ///         or `code`. Or a mapping of headers.
     ///     status: The status, if `response` is a mapping of headers.
     ///     max_wait: The longest time to throttle for, whatever the response says: seconds, or a timedelta. Defaults to
     ///         the 31 days of `throttled`: set it if the server is not trusted to stop all processes for that long.
@@ -504,7 +504,7 @@ impl PermitMethods {
     ///     used: How much was used, rounded up to the limit's unit, as for `settle`.
     ///
     /// Returns:
-    ///     Whether anything had been left of the budget. If not, stop.
+    ///     Whether anything had remained of the budget. If not, stop.
     ///
     /// Raises:
     ///     RequestError: The limit is not a budget.
@@ -542,7 +542,7 @@ impl PermitMethods {
     }
 
     /// Whether a lease has run out. True from that instant on, even if no other request has taken the place yet, until
-    /// a heartbeat renews the lease. Once released: whether it had run out then.
+    /// a heartbeat renews the lease. After the release: whether it had run out by then.
     #[getter]
     fn reclaimed(this: &Bound<'_, Self>) -> PyResult<bool> {
         Ok(Permit::of_object(this)?.reclaimed())
@@ -555,7 +555,7 @@ impl PermitMethods {
     }
 
     /// A fencing number across hosts: that of the set's first fleet concurrency limit that this permit holds. None if
-    /// it holds none, or if nothing was leased when it was taken.
+    /// the permit holds no such limit, or if nothing was leased when the permit was taken.
     #[getter]
     fn fleet_fencing_number(this: &Bound<'_, Self>) -> PyResult<Option<u64>> {
         Ok(Permit::of_object(this)?.fleet_fencing_number())

@@ -80,7 +80,7 @@ impl Refusal {
     ///
     /// # Errors
     ///
-    /// `ValueError` if the object was unpickled: a pickle only keeps the refusal's attributes.
+    /// `ValueError` if the object was unpickled: a pickle keeps only the refusal's attributes.
     pub fn of_object<'a>(object: &'a Bound<'_, RefusalMethods>) -> PyResult<&'a shmlimit::Refusal> {
         answer(object)?.given("refusal")
     }
@@ -135,9 +135,9 @@ impl RefusalMethods {
         Ok(answer(this)?.binding())
     }
 
-    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"`, `"throttled"`, or of
-    /// limits that hosts share: `"lease"`, the store had no more for this host; `"lease_pending"`, it has not answered
-    /// yet; `"store_out"`, it is out.
+    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"`, `"throttled"`; or,
+    /// for limits that hosts share, `"lease"` if the store had no more for this host, `"lease_pending"` if it has not
+    /// answered yet, and `"store_out"` if it is out.
     #[getter]
     fn reason<'a>(this: &'a Bound<'_, Self>) -> PyResult<Option<&'a str>> {
         Ok(answer(this)?.reason())

@@ -20,7 +20,7 @@ pub struct Verdict {
     /// How much could be taken at once.
     #[pyo3(get)]
     remaining: Py<PyAny>,
-    /// For a look: how much is held by dead processes or under expired leases. It already counts as free.
+    /// In the answer to a peek: how much is held by dead processes or under expired leases. It already counts as free.
     #[pyo3(get)]
     of_dead: Py<PyAny>,
     /// Seconds after which the cost would be admitted: 0 if it is, None if time alone does not help.

@@ -16,12 +16,12 @@ pub enum Amount {
     Whole(u64),
     /// Digits with at most one point, if it is a number.
     Decimal(String),
-    /// The same, of a binary fraction: the shortest decimal that yields it.
+    /// The same, for a binary fraction: the shortest decimal that yields it.
     Float(String),
 }
 
 impl Amount {
-    /// Reads an amount: a whole number, or a possible fraction as a float, a decimal, a fraction or a string.
+    /// Reads an amount: a whole number, or a float, a decimal, a fraction or a string, which need not be whole.
     pub fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
         if object.is_instance_of::<PyFloat>() {
@@ -53,7 +53,7 @@ impl Amount {
             return Ok(Self::Decimal(digits_of_fraction(object)?));
         }
         if object.is_instance(&numbers.getattr(intern!(py, "Real"))?)? {
-            // Floats of other packages, whose text is the shortest that yields them, perhaps with an exponent.
+            // Other packages' floats, whose text is the shortest that yields them, perhaps with an exponent.
             let decimal = decimal_type(py)?.call1((object.str()?,))?;
             let positive = match decimal.eq(0)? {
                 true => decimal.call_method0(intern!(py, "copy_abs"))?,
@@ -82,7 +82,7 @@ fn digits_of_decimal(decimal: &Bound<'_, PyAny>) -> PyResult<String> {
         .extract()
 }
 
-/// A fraction as a decimal with as many digits after the point as any unit has, and one more if that is not all of it.
+/// A fraction as a decimal with as many digits after the point as any unit has, and one more if there is a remainder.
 fn digits_of_fraction(fraction: &Bound<'_, PyAny>) -> PyResult<String> {
     const DIGITS: usize = 18;
     let py = fraction.py();

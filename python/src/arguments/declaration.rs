@@ -69,7 +69,7 @@ impl Declaration {
         Ok(self.declaration.memory().or_raise(py)?.bytes)
     }
 
-    /// What is allowed but worth a second look, each a sentence.
+    /// What is allowed but worth a second look, in one sentence each.
     fn warnings(&self) -> Vec<String> {
         self.declaration.warnings()
     }
@@ -81,8 +81,8 @@ impl Declaration {
     }
 }
 
-/// The most that a limit admits in any stretch of time as long as its window, in words; None if it has no such bound or
-/// is invalid. The limit is given as JSON with the fields of the TOML.
+/// The most that a limit admits in any stretch of time of its window's length, in words; None if it has no such bound
+/// or is invalid. The limit is given as JSON with the fields of the TOML.
 #[pyfunction]
 pub fn bound(limit: &str) -> Option<String> {
     let limit: shmlimit::Limit = serde_json::from_str(limit).ok()?;

@@ -25,7 +25,7 @@ pub struct Costs<'a, 'py> {
 }
 
 impl<'a, 'py> Costs<'a, 'py> {
-    /// Those of a call whose other keywords name limits.
+    /// The costs of a call whose other keywords name limits.
     pub fn new(mapping: Option<&'a Bound<'py, PyAny>>, named: Option<&'a Bound<'py, PyDict>>) -> Self {
         let named = named.filter(|named| !named.is_empty());
         Self { mapping, named }
@@ -133,7 +133,7 @@ fn set_costs(handle: &Handle, costs: Costs<'_, '_>, request: &mut Request<'_>) -
     )
 }
 
-/// Reads what was used by limit name, in units. Unknown names are kept: the library handles them.
+/// Reads what was used, in units, by limit name. Unknown names are kept: the library handles them.
 pub fn amounts_used(
     handle: &Handle,
     named: &Bound<'_, PyAny>,
@@ -158,8 +158,8 @@ pub fn units(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyResult
     }
 }
 
-/// Converts what was used of a limit to units. It is rounded up, so that none of it is lost. A float that exceeds a whole number
-/// of units by no more than a rounding error counts as that number.
+/// Converts what was used of a limit to units, rounded up so that none of it is lost. A float that exceeds a whole
+/// number of units by no more than a rounding error counts as that number.
 pub fn units_used(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyResult<u64> {
     const NOISE: f64 = 1e-9;
     let limit = handle.limit(name);

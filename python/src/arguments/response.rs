@@ -1,4 +1,4 @@
-//! Responses of HTTP clients in Python: when they say to retry.
+//! Responses that HTTP clients in Python have received: when they say to retry.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ const THROTTLES_OF_BOTOCORE: [&str; 14] = [
 /// For how long a response throttles its client, at most `max_wait`; `None` if it does not.
 ///
 /// The response is an object with `headers` and a status, as the usual clients return; an exception with such an object
-/// as its `response`; what botocore answers; or a mapping of headers, with the status passed separately.
+/// as its `response`; an answer of botocore; or a mapping of headers, with the status passed separately.
 pub fn throttled_for(
     response: &Bound<'_, PyAny>,
     status: Option<u16>,
@@ -75,7 +75,7 @@ fn with_headers<'py>(response: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>
     Ok(response.clone())
 }
 
-/// The status and the fields of what botocore answers, a dictionary, in which errors have a code.
+/// The status and the fields of an answer of botocore, which is a dictionary in which errors have a code.
 fn of_botocore(response: &Bound<'_, PyAny>) -> PyResult<Option<(Option<u16>, HeaderMap)>> {
     let Ok(response) = response.cast::<PyDict>() else {
         return Ok(None);
@@ -116,7 +116,7 @@ fn status_of(response: &Bound<'_, PyAny>, with_headers: &Bound<'_, PyAny>) -> Py
                 return status.extract().map(Some);
             }
         }
-        // Exceptions of google.api_core and google.genai. Others have codes that are no status.
+        // Exceptions of google.api_core and google.genai. Others have codes that are not statuses.
         let code = object.getattr_opt(intern!(py, "code"))?;
         if let Some(code) = code
             .and_then(|code| code.extract::<u16>().ok())

@@ -13,8 +13,8 @@ use crate::interpreter::log;
 /// holds the GIL, too, so the child finds this unlocked.
 static THREADS: Mutex<Vec<Weak<FleetThread>>> = Mutex::new(Vec::new());
 
-/// Asks the store while its process is on duty. It takes the GIL only to log that an outage begins or ends. It runs
-/// while someone keeps it: the segment's object or the handles of its sets.
+/// Asks the store while its process is on duty. It takes the GIL only to log that an outage begins or ends. It runs as
+/// long as something keeps it: the segment's object or the handles of its sets.
 #[derive(Debug)]
 pub struct FleetThread {
     segment: shmlimit::Segment,
@@ -34,8 +34,8 @@ struct State {
 }
 
 impl FleetThread {
-    /// Starts the thread if the segment has a store. A failure to start is logged and kept as its problem, but is no
-    /// error: requests are still decided by what is leased.
+    /// Starts the thread if the segment has a store. A failure to start is logged and kept as its problem, but is not
+    /// an error: requests are still decided by what is leased.
     pub fn start(py: Python<'_>, segment: &shmlimit::Segment) -> PyResult<Option<Arc<Self>>> {
         if matches!(segment.fleet().options(), Ok(None)) {
             return Ok(None);
@@ -93,7 +93,7 @@ impl FleetThread {
 pub fn end(py: Python<'_>, thread: Arc<FleetThread>) {
     if let Some(mut last) = Arc::into_inner(thread) {
         let refresher = last.take();
-        // With the segment that it was started for.
+        // Together with the segment that it was started for.
         py.detach(|| drop((refresher, last)));
     }
 }

@@ -1,4 +1,4 @@
-//! Brings events of requests from the library to the logger.
+//! Passes request events from the library to the logger.
 //!
 //! A wait runs without the GIL and must not take it, so events reported there are kept until the answer is returned,
 //! which happens with the GIL.

@@ -7,7 +7,7 @@ use pyo3::{ffi, intern};
 /// Decides between the sleeps of a wait whether to go on.
 ///
 /// A signal handled in the sleeping thread ends its sleep, so Ctrl-C need not be polled for. A signal that arrives
-/// between the decision and the sleep, or in another thread, is noticed at the next look: within a second.
+/// between the decision and the sleep, or in another thread, is noticed at the next decision: within a second.
 ///
 /// The GIL is released at the first decision, when there is something to wait for, and taken again when this is
 /// dropped.
@@ -46,7 +46,7 @@ impl Interruption {
         }
     }
 
-    /// Releases the GIL already, for a wait that asks no `keep_waiting` before it begins.
+    /// Releases the GIL right away, for a wait that does not call `keep_waiting` before it begins.
     pub fn let_others_run(&mut self) {
         if self.released.is_none() {
             self.released = Some(Released::new());

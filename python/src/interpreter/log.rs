@@ -79,9 +79,9 @@ pub fn warning_of_thread(message: &str) {
     Python::try_attach(|py| warning_while_waiting(py, message));
 }
 
-/// Issues a `ResourceWarning` about an object that nothing refers to any more, as Python does for open files. An exception
-/// that is being raised stays in place; a filter that makes the warning an error has it reported as unraisable. The
-/// warning needs the object to say where that was made.
+/// Issues a `ResourceWarning` about an object that nothing refers to any more, as Python does for open files. An
+/// exception that is being raised stays in place; if a filter makes the warning an error, that is reported as
+/// unraisable. The warning needs the object to say where the object was made.
 pub fn resource_warning(py: Python<'_>, object: Option<&Bound<'_, PyAny>>, message: &str) {
     let raised = PyErr::take(py);
     let warn = || -> PyResult<()> {

@@ -40,7 +40,8 @@ pub trait Content: Send + Sized + 'static {
     /// The object's truth value.
     fn is_true(&self) -> bool;
 
-    /// Called before that: returns a warning if the program lost something by dropping its last reference.
+    /// Called before [`end`](Self::end): returns a warning if the program lost something by dropping its last
+    /// reference.
     #[inline]
     fn lose(&self) -> Option<String> {
         None
@@ -222,12 +223,12 @@ unsafe extern "C" fn dealloc<T: Content>(object: *mut ffi::PyObject) {
     }
 }
 
-/// Whether an object begins with the count of its references, as the stable ABI lays it out: it has that and its class.
-/// In a build without a GIL it has more, and begins with the thread that owns it.
+/// Whether an object begins with the count of its references, as the stable ABI lays it out: its head is that count and
+/// its class. In a build without a GIL the head has more, and begins with the thread that owns the object.
 const BEGINS_WITH_COUNT: bool = size_of::<ffi::PyObject>() == 2 * size_of::<usize>();
 
-/// Gives the warning that an object was lost, which says where it was made if memory is traced. Returns whether
-/// something refers to the object now, such as a record of the warning.
+/// Issues the warning that an object was lost, which says where the object was made if memory is traced. Returns
+/// whether something refers to the object now, such as a record of the warning.
 ///
 /// # Safety
 ///
@@ -245,7 +246,7 @@ unsafe fn warn_of(py: Python<'_>, object: *mut ffi::PyObject, warning: &str) -> 
     let references = object.cast::<ffi::Py_ssize_t>();
     // SAFETY: by the caller's contract and `BEGINS_WITH_COUNT`. Under the GIL, nobody else reads or writes the count.
     let none = unsafe { references.read() };
-    // SAFETY: as above. With a reference more than are counted, the object is not deallocated meanwhile.
+    // SAFETY: as above. With one more reference counted than there are, the object is not deallocated meanwhile.
     let object = unsafe {
         references.write(none + 1);
         Borrowed::from_ptr(py, object)

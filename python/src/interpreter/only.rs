@@ -1,4 +1,4 @@
-//! One interpreter of a process, as some servers have several.
+//! Keeps to one interpreter of the process: some servers have several.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -67,7 +67,7 @@ fn name_of_tier<'a>(given: &'a Given<'_, '_>) -> PyResult<Option<Cow<'a, str>>> 
     }
 }
 
-/// Asks at once. Other threads run while it waits for the store of a fleet, as it seldom does.
+/// Asks at once. If this has to wait for the store of a fleet, as happens seldom, other threads run meanwhile.
 #[inline(always)]
 fn at_once<'s, T: Send>(
     py: Python<'_>,
@@ -206,7 +206,7 @@ Raises:
             if timeout == Some(Duration::ZERO) {
                 return at_once(py, &request, Request::try_acquire);
             }
-            // Ends before anything else is done, so that the GIL is held again for it.
+            // Ends before anything else is done, so that the GIL is held again for the rest.
             let mut interruption = Interruption::new(py);
             let outcome = request.acquire_while(timeout, || interruption.keep_waiting());
             interrupted = interruption.end();

@@ -13,7 +13,7 @@ use crate::answers::refusal::{Refusal, RefusalMethods};
 use crate::interpreter::error::chosen;
 use crate::segments::set::SetHandle;
 
-/// The header fields and problem details of responses to requests that a set of limits decides.
+/// The header fields and problem details of responses to requests that a set of limits decides on.
 ///
 /// An answer in place of the application's consists of a status, a body of type `application/problem+json`, and the
 /// other header fields.
@@ -59,7 +59,8 @@ impl PolicyHeaders {
     /// Args:
     ///     limits: The set.
     ///     advertise: Which responses report the state of the limits: `"always"`, `"when_refused"` or `"never"`.
-    ///     quota_units: For each rate limit or budget, the unit in which it is described. Others are left out.
+    ///     quota_units: For each rate limit or budget, the unit in which it is described. Those without a unit are left
+    ///         out.
     ///     prefix: A prefix for the names of limits.
     #[new]
     #[pyo3(signature = (limits, *, advertise="always", quota_units=None, prefix=""))]

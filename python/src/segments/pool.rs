@@ -82,7 +82,7 @@ impl Pool {
     }
 }
 
-/// Whether a set would wait for the store of a fleet now, which nearly none does.
+/// Whether one of the sets would wait for the store of a fleet now, as hardly any does.
 fn waits_for_a_store(request: &PoolRequest<'_>) -> Result<bool, Error> {
     for member in (0..).map_while(|index| request.get(index)) {
         if !member.cold_wait()?.is_zero() {
@@ -185,7 +185,7 @@ impl Pool {
         let chosen = WithHandle::of_pool(py, &self.handle, self.first(py)?, |pool| {
             let mut interruption = Interruption::new(py);
             let chosen = self.request(pool, &costs).and_then(|request| {
-                // It asks before it waits in a queue, or does not wait there at all.
+                // The request waits for the store before it waits in a queue, if it waits in one at all.
                 if waits_for_a_store(&request)? {
                     interruption.let_others_run();
                 }

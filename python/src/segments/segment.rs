@@ -142,10 +142,10 @@ impl Segment {
         })
     }
 
-    /// Closes this object, which cannot be used any more. Handles, permits and other objects of the same segment still
-    /// work, and the process stays attached until the last of them is gone. Closing again does nothing. If this is the
-    /// last object and a thread asks a store, waits for that thread to end: a tenth of a second, or as long as an
-    /// answer may take.
+    /// Closes this object, which then cannot be used any more. Handles, permits and other objects of the same segment
+    /// still work, and the process stays attached until the last of them is gone. Closing again does nothing. If this
+    /// is the last object and a thread asks a store, this waits for the thread to end: a tenth of a second, or as long
+    /// as an answer may take.
     fn close(&self, py: Python<'_>) {
         if let Ok(mut segment) = self.segment.write() {
             *segment = None;
@@ -173,14 +173,14 @@ impl Segment {
         path.into_pyobject(py).map(Bound::into_any).map_err(Into::into)
     }
 
-    /// How it was removed, as far as this process knows: `"retired"`, `"deleted"` or `"replaced"`; None while it is in
-    /// use.
+    /// How the segment was removed, as far as this process knows: `"retired"`, `"deleted"` or `"replaced"`; None while
+    /// it is in use.
     #[getter]
     fn removed(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         Ok(self.get(py)?.removal().map(RemovalCause::as_str))
     }
 
-    /// Whether it was removed and another is at its path, which this process now has open.
+    /// Whether the segment was removed and another is at its path, which this process now has open.
     fn _has_successor(&self, py: Python<'_>) -> PyResult<bool> {
         let segment = self.get(py)?;
         Ok(py.detach(|| segment.successor()).is_some())
@@ -253,7 +253,7 @@ impl Segment {
         Ok(Declaration { declaration })
     }
 
-    /// The state of this process's thread that asks the store, as JSON; `null` if there is none.
+    /// The state of the thread in which this process asks the store, as JSON; `null` if there is none.
     fn _store_thread(&self, py: Python<'_>) -> PyResult<String> {
         self.get(py)?;
         json(py, &self.fleet_thread().map(|thread| thread.state()))

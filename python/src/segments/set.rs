@@ -143,13 +143,13 @@ impl SetHandle {
         self.of_set().set.is_keyed()
     }
 
-    /// Whether its limits count the networks of an address, which are taken and not held.
+    /// Whether its limits count the networks of an address, of which units are taken but not held.
     #[getter]
     fn _counts_networks(&self) -> bool {
         self.of_set().is_by_address
     }
 
-    /// The names of its concurrency limits, of which places are taken.
+    /// The names of its concurrency limits, whose places are taken.
     #[getter]
     fn _places<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
         let limits = self.of_set().set.declared_limits().iter();
@@ -312,7 +312,7 @@ impl SetHandle {
     }
 
     /// Asks what each limit would say, without taking or counting anything. A rate has no default cost here either: use
-    /// `forecast` to see what is left without naming one.
+    /// `forecast` to see what is left without naming a cost.
     ///
     /// Args:
     ///     costs: What to ask of each limit, by name. Each calls or concurrency limit that is not named is asked for
@@ -346,7 +346,7 @@ impl SetHandle {
         verdict::by_limit(py, handle, verdicts.into_iter())
     }
 
-    /// Reports how much each limit has, and when it will have more, without taking or counting anything.
+    /// Reports how much of each limit there is, and when there will be more, without taking or counting anything.
     ///
     /// Args:
     ///     key: The key whose limits are used, if the set is keyed.
@@ -522,7 +522,7 @@ impl SetHandle {
     /// Replenishes limits. Holds stay held.
     ///
     /// Args:
-    ///     limits: The limits; by default all of them, or with ``key`` those that the key has for itself.
+    ///     limits: The limits; by default all of them, or with `key` those that the key has for itself.
     ///     key: The key, or the address whose networks to reset; by default all of them.
     ///     counters: Whether to set the set's counters to zero as well.
     ///
@@ -599,7 +599,7 @@ impl SetHandle {
     }
 }
 
-/// Without names the reset is of all limits that the key has for itself.
+/// Resets the named limits of a key; without names, all limits that the key has for itself.
 fn reset_of_key<'a>(
     py: Python<'_>,
     reset: KeyReset<'_>,

@@ -1,4 +1,4 @@
-//! Requests of tasks of event loops.
+//! Requests that tasks of event loops make.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,8 +18,8 @@ use crate::segments::wake_event::WakeEvent;
 /// A wait for a set of a pool.
 pub type PoolFuture = Pin<Box<dyn Future<Output = Result<Chosen<'static>, Error>> + Send>>;
 
-/// A request of a task that may wait in the queue: it has a place there from its first look until it is answered or
-/// closed.
+/// A request of a task that may wait in the queue: it has a place there from the first [`look`](Self::look) until it is
+/// answered or closed.
 #[pyclass(module = "shmlimit._native")]
 pub struct Waiting {
     // The mutex only makes this `Sync`: it is only ever accessed through `get_mut`.
