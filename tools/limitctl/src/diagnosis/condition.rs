@@ -11,13 +11,14 @@ use shmlimit::fleet::StoreProblem;
 pub enum Severity {
     /// Worth knowing; nothing needs to be done.
     Note,
-    /// Heals by itself at the next use, or may become an error.
+    /// Repaired without help at the next use, or may become an error.
     Warning,
     /// The segment, or a part of it, does not work.
     Error,
 }
 
-/// What can be found: what it means, and then what to do if that is not to run the command that is printed with it.
+/// What can be found. Each text says what the finding means, and then what to do if that is not to run the command that
+/// is printed with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
