@@ -36,7 +36,7 @@ use crate::words::words;
 /// | [`SlidingWindow`](Self::SlidingWindow) | for one window after it was charged, if at most a [few dozen](crate::Limit::entries) charges are remembered before it, or after it; otherwise nothing |
 /// | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | while the sub-window in which it was charged still counts; from the oldest, only the share that counts |
 ///
-/// So a rate with a [unit](crate::Limit::unit) in a calendar window is a hard budget of money: reserve the most that a call
+/// So a rate with a [unit](crate::Limit::unit) in a calendar window is a hard budget for money: reserve the most that a call
 /// may cost, and settle what it did cost.
 ///
 /// ```

@@ -237,7 +237,7 @@ impl Scale {
             Some(shift) => (decimal.digits.checked_mul(power(shift)?), u128::from(self.digits)),
             None => match power(decimal.decimals - self.decimals)?.checked_mul(u128::from(self.digits)) {
                 Some(unit) => (Some(decimal.digits), unit),
-                // Digits of 128 bits never fill such a unit.
+                // A number of 128 bits is always less than such a unit.
                 None => return Ok(u64::from(decimal.digits > 0)),
             },
         };

@@ -37,7 +37,7 @@ pub struct Credit {
     pub(super) window_coupled: Option<bool>,
 }
 
-/// The field of a table of credit that `limitctl edit` changes.
+/// The field of a `credit` table that `limitctl edit` changes.
 pub(super) const BATCH: &str = "batch";
 /// The word for automatic batch sizes.
 const AUTO: &str = "auto";

@@ -42,7 +42,7 @@ pub enum ValueForm {
     Word,
 }
 
-/// A field beside a limit's name and kind.
+/// A field of a limit other than its name and kind.
 #[derive(Debug)]
 pub(in crate::declaration) struct Field {
     pub(in crate::declaration) name: &'static str,

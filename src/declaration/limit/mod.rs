@@ -64,7 +64,7 @@ impl Limit {
         }
     }
 
-    /// A limit of `capacity` cost per window. A request names its cost and settles to the actual usage.
+    /// A limit of `capacity` cost per window. A request names its cost, and settles what it actually used.
     ///
     /// See [`bound`](Self::bound) for the most that it admits in a stretch as long as the window, as for
     /// [`calls`](Self::calls).
@@ -147,8 +147,8 @@ impl Limit {
         self
     }
 
-    /// Into how many parts a [`SlidingWindowCounter`](Algorithm::SlidingWindowCounter) divides its window, from 1 to
-    /// 60; 10 by default.
+    /// How many parts a [`SlidingWindowCounter`](Algorithm::SlidingWindowCounter) divides its window into, from 1 to 60;
+    /// 10 by default.
     pub fn buckets(mut self, buckets: u32) -> Self {
         self.buckets = Some(buckets);
         self
@@ -156,7 +156,7 @@ impl Limit {
 
     /// How many charges a [`SlidingWindow`](Algorithm::SlidingWindow) remembers exactly, from 1 to 65536. With more
     /// charges in a window than that, units come back late, by up to 1/entries of the window, and never early. Each
-    /// takes 32 bytes, in a keyed set for each key.
+    /// takes 32 bytes; in a keyed set, for each key.
     ///
     /// What a request did not use [comes back](Algorithm#what-comes-back) if at most 126 charges before it are remembered,
     /// or at most 126 from it on. This is for a set with one limit: an operation changes a bounded number of words, so if

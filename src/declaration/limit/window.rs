@@ -17,8 +17,8 @@ use crate::words::{ParseError, words};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Window {
-    /// A length of time: at least a millisecond, at most `u64::MAX` nanoseconds (584 years). If capacity or burst are
-    /// huge, the algorithms need a shorter window, and the error says so.
+    /// A length of time: at least a millisecond, at most `u64::MAX` nanoseconds (584 years). If the capacity or the burst
+    /// is huge, the algorithms need a shorter window, and the error says so.
     ///
     /// The minimum is a millisecond because waiters are woken some 50 microseconds late. Declare a shorter window as
     /// a longer one with a proportional capacity, and a `burst` for what may pass at once: 10 in 100 microseconds are

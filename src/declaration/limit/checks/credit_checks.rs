@@ -60,8 +60,8 @@ impl Limit {
     /// - **The queue is not overtaken.** Before a request waits, it takes back the batches of all processes, even of
     ///   stopped ones, and no process draws another while a request waits.
     /// - **A request that needs more than is left of a batch** gives the rest back and draws again, if unspent units
-    ///   come back; otherwise the rest is spent along with it. A refusal says after how long the limit admits all of
-    ///   it.
+    ///   come back; otherwise the rest is spent along with it. A refusal says how long it takes until the limit admits
+    ///   all of the request.
     /// - **Unspent units come back** for GCRA, token bucket and leaky bucket, unless the limit says
     ///   [`refund(false)`](Self::refund), except for what time has replenished: when the process has not used its
     ///   batch for one to two seconds, when it closes its last handle, and when it dies; the last counts as
@@ -81,7 +81,7 @@ impl Limit {
     ///   those that it drew first. Each batch takes a [hold](crate::SetDeclaration::holds), and its key keeps its
     ///   row; if no hold is free, the request is charged to the limit itself.
     ///
-    /// Only for the single limit of a set without [tiers](SetDeclaration::add_tier), [`shadow`](Self::shadow) and
+    /// Only for the single limit of a set without [tiers](SetDeclaration::add_tier), [`shadow`](Self::shadow) or
     /// [`prefix`](Self::prefix). The size of batches can be changed in a live segment, including to automatic and back.
     pub fn credit(mut self, credit: Credit) -> Self {
         self.credit = Some(credit);

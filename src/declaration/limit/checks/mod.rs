@@ -28,7 +28,7 @@ impl Limit {
         self.check_credit(place)
     }
 
-    /// Rejects fields that have no effect beside the others.
+    /// Rejects fields that have no effect together with the others.
     fn check_fields_belong(&self, place: &Location<'_>) -> Result<(), DeclarationError> {
         let algorithm = self.effective_algorithm();
         let windowed = self.kind != Kind::Concurrency;

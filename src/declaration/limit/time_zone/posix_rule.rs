@@ -143,7 +143,7 @@ pub(super) fn year_of(seconds: i64) -> i64 {
 struct Rest<'a>(&'a str);
 
 impl Rest<'_> {
-    /// Skips characters for as long as they belong, and returns them.
+    /// Skips the leading characters for which `belongs` is true, and returns them.
     fn take_while(&mut self, belongs: impl Fn(char) -> bool) -> &str {
         let end = self.0.find(|char| !belongs(char)).unwrap_or(self.0.len());
         let (taken, rest) = self.0.split_at(end);
