@@ -17,8 +17,8 @@ pub(super) const DEFAULT_ENTRIES: u32 = 1024;
 pub(super) const MAX_DEFAULT_ENTRIES_OF_A_KEY: u32 = 64;
 
 impl Limit {
-    /// The same limit with every default written out and every value in canonical form. Two limits mean the same
-    /// exactly if their canonical forms are equal, provided that both are declared [by rate](Self::is_by_rate) or
+    /// The same limit with every default written out and every value in canonical form. Two limits mean the same if
+    /// and only if their canonical forms are equal, provided that both are declared [by rate](Self::is_by_rate) or
     /// neither is.
     ///
     /// Invalid limits have one too: what cannot be understood stays as it is.
@@ -38,7 +38,7 @@ impl Limit {
             limit.refund = (!limit.capacity.is_unlimited()).then_some(self.refunds());
         }
         match algorithm {
-            // Beside a rate, the capacity is the bucket.
+            // With a rate, the capacity is the size of the bucket.
             Some(Algorithm::LeakyBucket) if self.is_by_rate() => {}
             Some(Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
                 // An unlimited capacity has no burst, whatever was written.

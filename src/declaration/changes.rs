@@ -11,8 +11,8 @@ impl Declaration {
     /// validated; the result is valid too, and its limits need exactly as much memory as those in the segment.
     ///
     /// What changes: capacities, windows of the same alignment, offsets and time zones of calendar windows, bursts, the
-    /// algorithm among those with one rule, leases, the bounds of adaptive capacities, near limits, refunds, the size
-    /// of batches, shadow, how hosts share a limit, how long grants are kept, metadata, and what happens to keys
+    /// algorithm among those with the same rule, leases, the bounds of adaptive capacities, near limits, refunds, the
+    /// size of batches, shadow, how hosts share a limit, how long grants are kept, metadata, and what happens to keys
     /// without room. What is not declared, and by default depends on something that can change, stays as it is. Path,
     /// mode and version play no part.
     ///
@@ -142,7 +142,7 @@ impl Limit {
         } else {
             self
         };
-        // Algorithms with one rule share one form of state.
+        // Algorithms with the same rule have the same form of state.
         let by_backlog = |limit: &Self| limit.algorithm.is_some_and(Algorithm::keeps_backlog);
         let algorithm = if by_backlog(self) && by_backlog(change) {
             change

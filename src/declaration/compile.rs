@@ -158,7 +158,7 @@ impl Limit {
 
     /// How the rule changes with a key's own capacity, for a limit in canonical form whose fields have been checked.
     /// As when a declaration changes, a burst equal to the capacity follows it, a burst of its own stays as it is,
-    /// and beside a rate the capacity is the bucket.
+    /// and with a rate the capacity is the size of the bucket.
     fn terms(&self) -> Option<CapacityTerms> {
         let by_rate = self.is_by_rate();
         let meant = self.clone().per_window();

@@ -22,8 +22,8 @@ pub(super) type Fields = &'static [&'static str];
 /// A field that only the definitions of a segment have.
 const INTERNAL: &str = "edited";
 
-/// Says where a field belongs that serde does not know at the place where it was written, if it is known anywhere.
-/// `message` is the error of serde.
+/// Says where a field belongs if serde does not know it where it was written, but it is known elsewhere. `message` is
+/// serde's error.
 pub(super) fn advice(message: &str) -> Option<String> {
     let (field, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
     // It may be the plural of a field that is known here.

@@ -9,7 +9,7 @@ use crate::error::DeclarationError;
 
 impl Declaration {
     /// The store in which hosts share the limits declared with [`Limit::fleet`](crate::Limit::fleet), such as
-    /// `"redis://10.0.0.5:6379/0"`. It must not contain user or password.
+    /// `"redis://10.0.0.5:6379/0"`. It must not contain a user or password.
     ///
     /// It reserves room for a lease in every limit that could be shared, in sets that are not keyed, so that
     /// [`apply`](crate::Segment::apply) can share it later. A segment that was created without a store has no such

@@ -7,8 +7,8 @@ use crate::error::DeclarationError;
 /// The `[fleet]` of a [`Declaration`](crate::Declaration): the store that hosts share, and the name of this host
 /// there.
 ///
-/// User and password are not part of it: a declaration is stored in the segment, where other processes read it. The
-/// client takes them from its environment.
+/// The user and the password are not part of it: a declaration is stored in the segment, where other processes read it.
+/// The client takes them from its environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FleetOptions {
@@ -32,7 +32,7 @@ const MAX_URL_BYTES: usize = 1024;
 const MAX_HOST_BYTES: usize = 64;
 
 impl FleetOptions {
-    /// The URL of the store, without user and password.
+    /// The URL of the store, without a user or password.
     pub fn url(&self) -> &str {
         &self.url
     }

@@ -1,4 +1,4 @@
-//! The declared options of a segment besides its sets.
+//! The declared options of a segment, apart from its sets.
 
 pub(crate) mod checkpoint;
 pub(crate) mod clock_source;

@@ -22,8 +22,8 @@ const MAX_KEYS: u64 = 1_000_000_000;
 /// Its memory is reserved when the segment is created and never grows. A key whose limits are all replenished and
 /// which holds nothing makes room for another on its own; [`WhenFull`] decides what happens if there is no such key.
 ///
-/// At least `max_keys` keys find room at once. Rows come in buckets of 32, and every key can lie in two buckets, so
-/// there are more rows: 32 for 1 key, 128 for 100 keys, and 118,784 for 100,000.
+/// There is room for at least `max_keys` keys at once. Rows come in buckets of 32, and every key can lie in two buckets,
+/// so there are more rows: 32 for 1 key, 128 for 100 keys, and 118,784 for 100,000.
 ///
 /// ```
 /// use std::time::Duration;
@@ -94,8 +94,8 @@ impl Keyed {
         self
     }
 
-    /// Whether the first bytes of each key are stored in the segment for people to read; true by default. Say false if
-    /// keys are secrets. Keys are identified by a fingerprint either way.
+    /// Whether the first bytes of each key are stored in the segment for people to read; true by default. Set it to false
+    /// if keys are secrets. Keys are identified by a fingerprint either way.
     pub fn store_keys(mut self, store_keys: bool) -> Self {
         self.store_keys = Some(store_keys);
         self

@@ -156,10 +156,10 @@ impl SetDeclaration {
     /// batches. A set in which nothing is held has no holds. An [adaptive](Limit::adaptive) capacity counts as its
     /// ceiling.
     ///
-    /// In a [keyed](Self::keyed) set, the number is for each shard of its table. The default lets every key hold one at
-    /// the same time, up to 65536 in the whole table, and is at least 4 times the sum of the capacities of one key, up to
-    /// 4096. A set with limits of [all keys](Limit::scope) has one shard. A hold takes 64 bytes, and 64 more for every 8
-    /// limits that are held.
+    /// In a [keyed](Self::keyed) set, the number is for each shard of its table. By default, every key can have one such
+    /// permit at the same time, up to 65536 in the whole table, and the number is at least 4 times the sum of the
+    /// capacities of one key, up to 4096. A set with limits of [all keys](Limit::scope) has one shard. A hold takes 64
+    /// bytes, and 64 more for every 8 limits that are held.
     pub fn holds(mut self, holds: u32) -> Self {
         self.holds = Some(holds);
         self

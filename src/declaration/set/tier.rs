@@ -126,7 +126,7 @@ impl Tier {
 }
 
 impl TierLimit {
-    /// Everything that a tier with this limit says about it.
+    /// Everything in a limit that a tier can change.
     pub(super) fn of(limit: Limit) -> Self {
         Self {
             capacity: Some(limit.capacity),

@@ -268,7 +268,7 @@ impl SetDeclaration {
         limit
     }
 
-    /// Whether each key has a state of the limit.
+    /// Whether each key has its own state of the limit.
     fn has_row_of_each_key(&self, limit: &Limit) -> bool {
         self.keyed.is_some() && !limit.is_overall()
     }
@@ -328,7 +328,7 @@ impl SetDeclaration {
         std::iter::once(&limit.capacity).chain(of_tiers)
     }
 
-    /// The tiers in canonical form, with every field written out of each limit that they change.
+    /// The tiers in canonical form. If one changes a limit, every field that it could change there is written out.
     pub(in crate::declaration) fn canonical_tiers(&self) -> Vec<Tier> {
         let canonical = |tier: &Tier| {
             let limits = tier.limits.iter().map(|(name, change)| {
