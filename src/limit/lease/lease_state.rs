@@ -26,7 +26,7 @@ pub(crate) struct LeaseState {
     pub(crate) sufficient_burst: Option<u64>,
     /// A code; zero if there is none.
     pub(crate) problem: u64,
-    /// Because of the problem nothing can be spent.
+    /// Nothing can be spent because of the problem.
     pub(crate) is_refusing: bool,
     pub(crate) out_for: Option<u64>,
     pub(crate) answered_ago: Option<u64>,
@@ -47,7 +47,7 @@ pub(crate) struct LeaseState {
 pub(crate) struct KeyLeaseState {
     pub(crate) left: u64,
     pub(crate) valid_for: u64,
-    /// For how long the store has said that it has no unit.
+    /// How much longer the store has no unit to grant, as far as it has said.
     pub(crate) free_in: u64,
     /// Units spent that the store does not know of.
     pub(crate) unreported: u64,

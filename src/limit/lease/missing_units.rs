@@ -9,7 +9,7 @@ use crate::limit::{Mark, Now, State, StateMut};
 pub(crate) enum Shortage {
     /// The store had no more for this host when it answered last, or the host gives everything back.
     Exhausted = 0,
-    /// The store has not been asked yet, or not for so much, and nothing is wrong with it as far as is known.
+    /// The store has not been asked yet, or not for that much, and nothing is wrong with it as far as is known.
     Pending = 1,
     /// The store is out, or grants nothing for a while.
     StoreOut = 2,
@@ -58,7 +58,7 @@ impl Leased {
     /// not be undone.
     pub(crate) fn note_unmet(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> bool {
         if self.free_in(state, now, cost).is_some() {
-            // Then a unit need not be leased.
+            // Then no lease is needed.
             return false;
         }
         let unmet = self.get(state, LeaseWord::Unmet);

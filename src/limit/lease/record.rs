@@ -107,9 +107,9 @@ lease_words! {
     Available = "available",
     /// What paces the requests, on the segment clock: each moves it on by one pace.
     PacedUntil = "paced_until",
-    /// How long answers have taken of late, in nanoseconds; zero before the first.
+    /// How long answers have taken lately, in nanoseconds; zero before the first.
     RoundTrip = "round_trip",
-    /// By key: the first request since the store last answered one; zero if there is none.
+    /// By key: the number of the first request since the store last answered one; zero if there is none.
     Began = "began",
     /// By key: until when the store has no unit to grant, on the segment clock.
     FreeAt = "free_at",
