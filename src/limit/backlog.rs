@@ -15,7 +15,7 @@ use crate::units::{LATEST_INSTANT, Rounding, UnitPrice, share};
 /// tokens. All three admit the same.
 ///
 /// State, two words: the theoretical arrival time, scaled, low word first. If it is not after now, the limit is fully
-/// replenished; otherwise the backlog is the distance from now to it. Looking writes nothing, so asking often does
+/// replenished; otherwise the backlog is the distance from now to it. Reading writes nothing, so asking often does
 /// not slow replenishment down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backlog {
@@ -259,7 +259,7 @@ impl RuleOperations for Backlog {
         Self::new(per_window, terms.window, burst)
     }
 
-    /// What remains is kept, up to the new burst, and is replenished at the new rate from now on.
+    /// What remains is kept, up to the new burst. From now on, the limit is replenished at the new rate.
     fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         let backlog = self.migrated(old, old.backlog(state, now), Rounding::Up);
         let present = self.price.scaled_nanos(now.monotonic);

@@ -10,7 +10,7 @@
 //!
 //! The latency without a queue is about the lowest mean of any round so far: a quicker round moves it halfway down. A
 //! [probe](super::round) that finds it higher raises it by a quarter of the distance, but by an eighth at most. So a
-//! server that has become slower for good is recognized within a few hundred rounds, and one that is only overloaded
+//! server that has become slower for good is recognised within a few hundred rounds, and one that is only overloaded
 //! for a while does not spoil it.
 //!
 //! Vegas needs latencies that are alike from round to round: noise looks like a queue and keeps the estimate lower.

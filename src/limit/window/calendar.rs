@@ -79,7 +79,7 @@ impl LocalTime {
 /// How time is divided into civil periods.
 ///
 /// A day begins when clocks first show its midnight or, if they skip it, something later. So the day on which summer
-/// time begins has 23 hours, and the one on which it ends 25. If clocks are set back over midnight, they show the end
+/// time begins has 23 hours, and the one on which it ends 25. If clocks are set back across midnight, they show the end
 /// of a day once more; that time belongs to the new day: each instant is in one day, and no day comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Calendar {

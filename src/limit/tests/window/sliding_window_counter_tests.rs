@@ -113,8 +113,8 @@ fn refuses_the_eleventh_of_ten() {
     assert!(limit.admits(at(1_010), 1));
 }
 
-/// Seven sub-windows of a seventh of the window: at the beginning of one, the wait is longer than the window by
-/// nearly as much, and at its end by nearly nothing.
+/// Seven sub-windows of a seventh of the window: after a charge at the beginning of one, the wait is longer than the
+/// window by nearly a sub-window, and after one at its end by nearly nothing.
 #[test]
 fn how_much_longer_than_the_window_the_wait_is_depends_on_the_date() {
     let (window, sub_window) = (7_000, 1_000);

@@ -89,7 +89,7 @@ proptest! {
             changes.into_iter().map(|(quarter, offset)| (FROM + quarter * QUARTER, offset)).collect();
         let calendar = Calendar { week_start, ..calendar(unit, local(first, &changes)) };
         let looks = periods_by_looking(&calendar, FROM, FROM + (DAYS + 4) * DAY);
-        // A period that begins before the first reading, or ends after the last one, is not known by reading.
+        // The readings do not cover a period that begins before the first of them or ends after the last.
         for run in looks.chunk_by(|one, other| one.1 == other.1).skip(1) {
             let begin = run[0].0;
             for (at, _) in run {
