@@ -331,7 +331,7 @@ impl Duty {
     /// is recorded in the segment before it is handed out. Call this once per attempt, right before it, because the
     /// lease of what is granted counts from this call. Empty if this process has lost duty.
     ///
-    /// For a directory, this first takes duty for files for which nobody has it any more.
+    /// For a directory, this first takes duty for files for which nobody has it any longer.
     ///
     /// # Errors
     ///
@@ -472,8 +472,8 @@ impl Duty {
     }
 }
 
-/// The name of a key in the store, from the `hash` of the key that all hosts compute alike. A key has a different name
-/// under each limit, so that the names do not tell which keys are the same.
+/// The name of a key in the store, derived from the `hash` of the key, which all hosts compute alike. A key has a
+/// different name under each limit, so that the names do not tell which keys are the same.
 fn hash_for(limit: &str, hash: u128) -> u128 {
     let seed = SipHasher13::new().hash(limit.as_bytes());
     let hasher = SipHasher13::new_with_keys(seed.h1, seed.h2);

@@ -1,4 +1,4 @@
-//! Requests of a host to the store, and the answers.
+//! A host's requests to the store, and the answers.
 
 use std::fmt;
 use std::time::Duration;
@@ -139,8 +139,8 @@ pub struct LeasedKey {
     pub began: u64,
 }
 
-/// A request of a host to the store, for one limit. It is recorded in the segment before it is sent; a repetition has
-/// the same sequence number and content.
+/// A host's request to the store, for one limit. It is recorded in the segment before it is sent; a repetition has the
+/// same sequence number and content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseRequest {
     /// The limit's key in the store, such as `org/openai/tokens`.
@@ -165,12 +165,12 @@ pub struct LeaseRequest {
     /// Of these, units that proved unused after they had been reported. Never decreases: the store subtracts the
     /// difference from what it counts as used, down to zero.
     pub refunded: u64,
-    /// Of the units spent, those that no store had granted: the outage policy admitted them. Never decreases. After the
+    /// Those of the units spent that no store had granted: the outage policy admitted them. Never decreases. After the
     /// store has granted what it can, it charges them as far as what is leased leaves room, and writes off the rest.
     pub ungranted: u64,
-    /// Units of the current lease that the host keeps; for concurrency, places. Units that are outstanding in the
-    /// store and neither spent nor held have been returned. Never more than is outstanding, unless the lease has run
-    /// out: then nothing is held any more.
+    /// Units of the current lease that the host keeps; for concurrency, places. Units that are outstanding in the store
+    /// and neither spent nor held have been returned. Never more than is outstanding, unless the lease has run out:
+    /// then nothing is held any longer.
     pub held: u64,
     /// Units that the host wants in addition.
     pub wanted: u64,
@@ -202,8 +202,8 @@ pub struct LeaseReply {
     /// The hosts that want something of the limit, this one included: [`Outage::Safe`](crate::declare::Outage::Safe)
     /// divides the capacity by this number.
     pub hosts: u64,
-    /// For how long the store grants nothing, because it may have lost something that it had acknowledged; zero if it has
-    /// not. What is held stays leased, and the limit's outage policy applies to everything else.
+    /// How long the store will grant nothing, because it may have lost something that it had acknowledged; zero if it
+    /// has not. What is held stays leased, and the limit's outage policy applies to everything else.
     pub quarantine: Duration,
     /// What the store has left for all hosts after this answer, or zero if they want more than there is. It decides
     /// how much a host keeps in hand while it is idle.

@@ -13,7 +13,7 @@ use crate::limit::LeaseState;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct FleetSnapshot {
-    /// Where the store is; of several files, according to the first.
+    /// Where the store is; for several files, according to the first.
     pub url: String,
     /// The declared name of this host, if any.
     pub host_name: Option<String>,
