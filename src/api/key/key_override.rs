@@ -164,9 +164,8 @@ impl Request<'_> {
         Ok(self)
     }
 
-    /// Says which [capacity of their own](Key::override_capacity) the request's keys have for a limit, in units;
-    /// `None` for the declared capacity. For callers that know the quota of each key anyway,
-    /// from its token for instance.
+    /// Sets which [capacity of their own](Key::override_capacity) the request's keys have for a limit, in units; `None`
+    /// for the declared capacity. For callers that know the quota of each key anyway, from its token for instance.
     ///
     /// A key with a different capacity gets this one before the decision, in the same critical section, and keeps it
     /// even if the request is refused. For a key that has it already, this costs one comparison. If concurrent requests
