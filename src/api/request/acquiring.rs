@@ -64,9 +64,9 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// For how long [`try_acquire`](Self::try_acquire) and [`check`](Self::check) would wait for the store of a fleet
-    /// now: zero, unless a limit that [hosts share](crate::Limit::fleet) has nothing leased yet. Code that must not
-    /// block awaits [`acquire_async`](Self::acquire_async) with this timeout instead.
+    /// How long [`try_acquire`](Self::try_acquire) and [`check`](Self::check) would wait for the store of a fleet now:
+    /// zero, unless a limit that [hosts share](crate::Limit::fleet) has nothing leased yet. Code that must not block
+    /// awaits [`acquire_async`](Self::acquire_async) with this timeout instead.
     ///
     /// # Errors
     ///

@@ -115,8 +115,8 @@ impl<'a> Request<'a> {
     /// unused key. A rate limit needs a named cost here too; [`forecast`](crate::LimitSet::forecast) does not.
     ///
     /// Units of concurrency limits that are held by dead processes, or for longer than their lease, count as free and
-    /// are reported in [`of_dead`](Verdict::of_dead), because a request that needs them gets them. What a dead process
-    /// had drawn in advance of a rate counts as used until then. This checks for each hold whether its process is
+    /// are reported in [`of_dead`](Verdict::of_dead), because a request that needs them gets them. Units of a rate that
+    /// a dead process had drawn in advance count as used until then. This checks for each hold whether its process is
     /// alive, so with many holds it takes longer than a decision.
     ///
     /// # Errors

@@ -69,9 +69,9 @@ impl Request<'_> {
         Ok(request)
     }
 
-    /// Says which key of a [keyed](crate::SetDeclaration::keyed) set the request takes from: any string of 1 to 65,536
-    /// bytes. Keys are told apart by a 128-bit hash, seeded at random for each segment. It is computed here, so a
-    /// request for a key that is used often is worth keeping.
+    /// Sets the key of a [keyed](crate::SetDeclaration::keyed) set that the request takes from: any string of 1 to
+    /// 65,536 bytes. Keys are told apart by a 128-bit hash, seeded at random for each segment. It is computed here, so
+    /// keep the request for a key that is used often.
     ///
     /// A key that no process has used takes no space. It gets a row of the table at its first decision, and keeps it
     /// until everything it has used is replenished and another key needs the row. If the table has no row for a new
@@ -127,9 +127,9 @@ impl Request<'_> {
         Ok(request)
     }
 
-    /// Says which address the request takes from, in a keyed set whose limits count [networks](crate::Limit::prefix).
-    /// Each limit counts what all addresses of the surrounding network take together. An IPv4-mapped IPv6 address is
-    /// treated as the IPv4 address.
+    /// Sets the address that the request takes from, in a keyed set whose limits count
+    /// [networks](crate::Limit::prefix). Each limit counts what all addresses of the surrounding network take together.
+    /// An IPv4-mapped IPv6 address is treated as the IPv4 address.
     ///
     /// Networks have no queues and hold nothing, so such a request can only be [checked](Self::check) or [peeked
     /// at](Self::peek).

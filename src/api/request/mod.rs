@@ -106,7 +106,7 @@ impl<'a> Request<'a> {
         self.wanted
     }
 
-    /// Names a limit and how many units to take of it. Zero consults the limit without taking anything.
+    /// Names a limit and how many units of it to take. Zero consults the limit without taking anything.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl<'a> Request<'a> {
         Ok(self)
     }
 
-    /// Names a limit and how much to take of it, as a decimal in natural units. The conversion is exact: `"1.5"` of a
+    /// Names a limit and how much of it to take, as a decimal in natural units. The conversion is exact: `"1.5"` of a
     /// limit whose unit is `"0.001"` is 1500 units.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ impl<'a> Request<'a> {
         Ok(self)
     }
 
-    /// Names a limit, or changes how many units to take of it.
+    /// Names a limit, or changes how many units of it to take.
     ///
     /// # Errors
     ///
