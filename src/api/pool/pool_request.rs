@@ -24,7 +24,7 @@ impl LimitPool {
 }
 
 impl<'a> PoolRequest<'a> {
-    /// Names a limit and how many units to take of it, as [`Request::with`] does for a set.
+    /// Names a limit and how many units of it to take, as [`Request::with`] does for a set.
     ///
     /// # Errors
     ///
@@ -34,8 +34,8 @@ impl<'a> PoolRequest<'a> {
         Ok(self)
     }
 
-    /// Names a limit and how much to take of it, as a decimal in natural units, as [`Request::with_decimal`] does for
-    /// a set. Each set counts in its own units.
+    /// Names a limit and how much of it to take, as a decimal in natural units, as [`Request::with_decimal`] does for a
+    /// set. Each set counts in its own units.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl<'a> PoolRequest<'a> {
         })
     }
 
-    /// Names a limit, or changes how many units to take of it, in every set that has it.
+    /// Names a limit, or changes how many units of it to take, in every set that has it.
     ///
     /// # Errors
     ///
