@@ -364,7 +364,7 @@ struct Newcomers {
 }
 
 impl Newcomers {
-    /// The shortest time between two looks at a directory, in nanoseconds.
+    /// The shortest time between two listings of a directory, in nanoseconds.
     const PAUSE: u64 = NANOS_PER_SECOND;
 
     /// Opens the files in the directory that are not yet known. A file that cannot be opened is left out.

@@ -85,8 +85,8 @@ use shared_segment::SharedSegment;
 ///   one set, and its own path works wherever that of a segment does.
 /// - The directory is created if its parent exists. Only its owner may write to it; a group that the declared
 ///   [mode](Declaration::mode) admits may enter it, and use the sets that the owner or root has created.
-/// - A set that no process declares any more keeps its file until that is [removed](OpenOptions::remove).
-/// - A handle has the sets that it was opened with. [`set`](Self::set) opens any other that is there.
+/// - A set that is no longer declared by any process keeps its file until that is [removed](OpenOptions::remove).
+/// - A handle has the sets that it was opened with. [`set`](Self::set) opens any other set that exists.
 /// - Sets are opened, created, changed and removed one after the other, not in one step.
 /// - The directory is one host to the store of a [fleet](Declaration::fleet_url): see [`fleet`](Self::fleet). The file
 ///   of a set has room for leases if it was created with a limit that hosts share.
@@ -158,8 +158,8 @@ impl OpenOptions {
     /// Retires a segment and removes its file. This process need not be attached, and does not become attached.
     ///
     /// Processes that are attached, or attach in the meantime, get [`SegmentError::Removed`] from then on; what they
-    /// hold is given back as usual. A segment that is retired already is removed even if processes are attached,
-    /// because none of them can use it any more. For a directory, all sets are removed, or none if one of them is in
+    /// hold is given back as usual. A segment that is already retired is removed even if processes are attached,
+    /// because none of them can use it any longer. For a directory, all sets are removed, or none if one of them is in
     /// use; to remove a single set, give the path of its file.
     ///
     /// # Errors
@@ -302,7 +302,7 @@ impl Segment {
     }
 
     /// The set of that name. In a [directory](Self#a-file-for-each-set), a set that this handle was not opened with is
-    /// opened now, if it is there, with the definition in force.
+    /// opened now, if it exists, with the definition in force.
     ///
     /// # Errors
     ///

@@ -29,7 +29,7 @@ pub struct OpenOptions {
     pub(super) on_mismatch: OnMismatch,
     pub(super) observer: Option<Observer>,
     pub(super) wait_observer: Option<WaitObserver>,
-    /// Whether files that are created are those of sets in a directory.
+    /// Whether the files that are created are those of sets in a directory.
     pub(super) is_for_directory: bool,
 }
 

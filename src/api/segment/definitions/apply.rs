@@ -47,11 +47,11 @@ impl Segment {
     ///
     /// Nothing is lost and nothing is given away. A bucket keeps what it holds, up to its new burst, and refills at the
     /// new rate from now on: raising a limit does not grant anything for the past. What a window has counted stays
-    /// counted, against the new capacity. What is held stays held; what was reserved of a rate and not used does not
-    /// come back after the change. A set changes as a whole; several sets change one by one. If the process dies
+    /// counted, against the new capacity. What is held stays held; units of a rate that were reserved and not used do
+    /// not come back after the change. A set changes as a whole; several sets change one by one. If the process dies
     /// midway, the next process that uses the set finishes the change.
     ///
-    /// In a [directory](Self#a-file-for-each-set), sets that are not there yet are created, and those that are not
+    /// In a [directory](Self#a-file-for-each-set), sets that do not exist yet are created, and those that are not
     /// declared stay as they are.
     ///
     /// Such a change counts as an operator's: programs that open the segment with

@@ -38,10 +38,10 @@ pub enum OnMismatch {
     /// is in force with a higher version stays.
     #[default]
     Error,
-    /// Replaces the file by a new one, losing what was counted, if no other process is attached; otherwise returns
-    /// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch). Handles of the former file in this process
-    /// then return [`SegmentError::Removed`](crate::SegmentError::Removed). What is in force stays in the same cases
-    /// as with [`Apply`](Self::Apply).
+    /// Replaces the file with a new one, losing what was counted, if no other process is attached; otherwise returns
+    /// [`OpenError::ConfigMismatch`](crate::OpenError::ConfigMismatch). Handles of the former file in this process then
+    /// return [`SegmentError::Removed`](crate::SegmentError::Removed). What is in force stays in the same cases as with
+    /// [`Apply`](Self::Apply).
     RecreateIfUnused,
 }
 
