@@ -267,7 +267,7 @@ impl Permit<'_> {
     /// left of the budget before it. Stop when it is refused. [`LimitSet::debit`], which needs no permit, takes nothing
     /// in that case.
     ///
-    /// What was debited this way counts as used when the permit is settled, and may also be debited after that, until
+    /// What was debited this way counts as used when the permit is settled. Debits are also possible after that, until
     /// the permit is released. Only if the permit's key has lost its row and the table has no room for another
     /// ([`RefusalReason::TableFull`]) is nothing debited.
     ///
@@ -294,7 +294,7 @@ impl Permit<'_> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and the errors of [`settle`](Self::settle) but for
+    /// [`RequestError::NotABudget`], [`RequestError::UnknownLimit`], and the errors of [`settle`](Self::settle) except
     /// [`PermitError::AlreadySettled`](crate::PermitError::AlreadySettled).
     pub fn debit(&mut self, limit: impl LimitName, used: u64) -> Result<Checked<'_>, Error> {
         self.require_unreleased()?;

@@ -195,7 +195,7 @@ impl LimitSet {
         self.units_by(&limit, natural, Scale::units)
     }
 
-    /// The fewest units that cover a decimal amount of a limit: for what was used, which a
+    /// The fewest units that cover a decimal amount of a limit: for actual usage, which a
     /// [settlement](crate::Permit::settle) or a [debit](crate::Permit::debit) must not lose because it is not a whole
     /// number of units.
     ///
