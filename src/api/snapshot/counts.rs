@@ -25,7 +25,7 @@ pub struct SetCounts {
     pub refused_queue_full: u64,
     /// Requests refused because the set, or their key, was [throttled](crate::Permit::throttled).
     pub refused_throttled: u64,
-    /// Requests refused because the store had nothing more for this host of a limit that [hosts
+    /// Requests refused because the store had no more units for this host, of a limit that [hosts
     /// share](crate::Limit::fleet).
     pub refused_lease: u64,
     /// Requests refused because nothing of a limit that hosts share was leased yet.

@@ -72,7 +72,7 @@ impl KeyLabel {
         }
     }
 
-    /// Whether the key is longer than what is stored of it.
+    /// Whether the key is longer than the stored part.
     pub fn is_cut(&self) -> bool {
         let kept = self.kept.as_ref().map(|kept| kept.len() as u64);
         kept < self.bytes

@@ -84,7 +84,7 @@ pub struct KeyLimitSnapshot {
     /// How long until it is completely replenished.
     #[serde(serialize_with = "as_seconds")]
     pub reset_after: Duration,
-    /// What this host has leased of it for the key, if [hosts share](crate::Limit::fleet) it.
+    /// What this host has leased for the key, if [hosts share](crate::Limit::fleet) the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<KeyLeaseSnapshot>,
 }
