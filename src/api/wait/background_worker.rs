@@ -305,7 +305,7 @@ fn running(
 }
 
 impl BackgroundWorker {
-    /// Makes the thread look at its work, which has changed.
+    /// Has the thread look at its work, which has changed.
     fn notify(&self, work: &mut WorkQueue) {
         work.taken_on = work.taken_on.wrapping_add(1);
         self.changed.notify_one();
@@ -335,7 +335,7 @@ impl BackgroundWorker {
                 }
                 return;
             }
-            // Read before the looks, so that an advance after them is not slept through.
+            // Read before looking, so that the thread does not sleep through an advance that comes later.
             let mut futexes: Vec<(Mapped<AtomicU64>, FutexValue)> =
                 segments.iter().filter_map(process_futex).collect();
             let now = boot_nanos();
@@ -456,8 +456,8 @@ impl BackgroundWorker {
         }
     }
 
-    /// Asks to be notified of deaths that could help the futures of a segment, and gives back what the processes held
-    /// whose deaths have been reported. Returns when to come back.
+    /// Asks to be notified of deaths that could help the futures of a segment, and gives back what was held by the
+    /// processes whose deaths have been reported. Returns when to come back.
     fn attend_to_deaths(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
         let segment = shared.number;
         if round.deaths.take_fired() {
@@ -653,7 +653,7 @@ impl LivenessCheck {
         }
     }
 
-    /// Plans the next look, which is soon if a lock was taken.
+    /// Plans when to look next: soon if a lock was taken.
     fn plan(&mut self, now: u64, slice: u64) {
         let was_taken = !self.taken_since.is_empty();
         let retry = self.retry.pause_after(was_taken);

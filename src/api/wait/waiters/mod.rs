@@ -18,7 +18,7 @@ use crate::shm::wake::wake_list::TicketPosition;
 /// How soon to retry a future that is looking for itself right now, in nanoseconds.
 const NEXT_TRY: u64 = 1_000_000;
 
-/// How many looks the background thread has taken.
+/// How many times the background thread has looked.
 #[cfg(test)]
 pub(crate) static LOOKS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 

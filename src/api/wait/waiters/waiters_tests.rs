@@ -1,4 +1,4 @@
-//! Counts the looks of the background thread.
+//! Counts how often the background thread looks.
 
 use std::collections::BTreeMap;
 use std::future::Future;
