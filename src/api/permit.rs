@@ -465,9 +465,9 @@ impl<'a> Permit<'a> {
             .is_some_and(|hold| engine.is_lost(self.shard(), hold, self.decision.owner))
     }
 
-    /// A [`fencing_number`](Self::fencing_number) that holds across hosts, for the first concurrency limit of the set
-    /// that [hosts share](crate::Limit::fleet) and the permit holds: the number of the grant in the store x 2^32 + a
-    /// number within that grant. `None` if no such limit is held, or nothing was leased when it was taken.
+    /// A [`fencing_number`](Self::fencing_number) that is valid across hosts, for the first concurrency limit of the
+    /// set that [hosts share](crate::Limit::fleet) and that the permit holds: the number of the grant in the store x
+    /// 2^32 + a number within that grant. `None` if no such limit is held, or nothing was leased when it was taken.
     pub fn fleet_fencing_number(&self) -> Option<u64> {
         self.set.engine_set().fleet_fencing_number(&self.decision)
     }

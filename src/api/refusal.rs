@@ -85,7 +85,7 @@ impl Refusal {
     /// The binding limit. `None` if every [hold](crate::SetDeclaration::holds) of the set was taken, the table of
     /// keys had no row for a new key, or the set or the key was [throttled](crate::Permit::throttled).
     ///
-    /// If several limits refused, it is one that time alone does not replenish, or else the one that takes longest.
+    /// If several limits refused, it is one that time alone does not replenish, or else the one that takes the longest.
     pub fn binding(&self) -> Option<&str> {
         binding(&self.set, &self.details)
     }

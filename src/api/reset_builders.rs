@@ -135,8 +135,8 @@ impl SetReset<'_> {
 }
 
 impl Key<'_> {
-    /// Replenishes limits of this key: see [`LimitSet::reset`]. What it holds stays held, and so does what it took of the
-    /// limits of [all keys](crate::Limit::scope).
+    /// Replenishes limits of this key: see [`LimitSet::reset`]. What it holds stays held, and what it took from the
+    /// limits of [all keys](crate::Limit::scope) stays taken.
     pub fn reset(&self) -> KeyReset<'_> {
         KeyReset {
             whose: Whose::Key(self),
