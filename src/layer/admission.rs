@@ -32,7 +32,7 @@ pub(super) struct Admission {
     /// With the rule that says whether its request never happened.
     held: Option<(SharedPermit, Callback<RefundRule>)>,
     fields: Fields,
-    /// Why the limits could not be asked, if the request was admitted nevertheless.
+    /// Why the limits could not be asked, if the request was admitted anyway.
     error: Option<Arc<Error>>,
 }
 

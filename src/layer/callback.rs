@@ -18,7 +18,7 @@ pub(super) type FailureRule = dyn Fn(StatusCode) -> bool + Send + Sync;
 /// Whether a response with this head means that its request never happened.
 pub(super) type RefundRule = dyn Fn(&Parts) -> bool + Send + Sync;
 
-/// For how long an upstream accepts nothing, if this response says so.
+/// How long an upstream accepts nothing, if this response says so.
 pub(super) type ThrottleRule = dyn Fn(StatusCode, &HeaderMap) -> Option<Duration> + Send + Sync;
 
 // The layers keep no state that a panic of the function could leave half changed.

@@ -72,8 +72,8 @@ impl<E> LimitLayer<E> {
         self
     }
 
-    /// Which responses of the service mean that the request never happened: everything that it took comes back, holds, and
-    /// rates whose algorithms still [refund](crate::Algorithm#what-comes-back) it, and an
+    /// Which responses of the service mean that the request never happened: everything that it took comes back (holds,
+    /// and rates if their algorithms still [refund](crate::Algorithm#what-comes-back) it), and an
     /// [adaptive](crate::Limit::adaptive) limit learns nothing from it. By default, refusals by limits further in:
     /// [`refused_inside`](super::refused_inside()). `is_unused` takes the place of that default.
     ///

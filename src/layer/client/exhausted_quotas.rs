@@ -6,7 +6,7 @@ use http::HeaderMap;
 
 use super::time_in_words::{number, wait_of};
 
-/// What shows that a quota is exhausted.
+/// What counts as evidence that a quota is exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Evidence {
     /// It says that nothing remains.

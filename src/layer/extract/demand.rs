@@ -140,7 +140,7 @@ impl Demand {
     /// # Errors
     ///
     /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) if it names nothing and a rate limit needs a
-    /// cost. If each request has a cost of its own, [name](Self::with) zero at first.
+    /// cost. If each request has a cost of its own, [name](Self::with) a cost of zero here.
     pub fn new(request: Request<'_>) -> Result<Self, Error> {
         request.require_costs()?;
         Ok(Self {
@@ -208,7 +208,7 @@ impl Demand {
         self.change(|request| request.set_address(address))
     }
 
-    /// Names a limit and how many units to take of it: see [`Request::with`].
+    /// Names a limit and how many units of it to take: see [`Request::with`].
     ///
     /// # Errors
     ///

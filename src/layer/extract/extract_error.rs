@@ -15,7 +15,7 @@ pub enum ExtractError {
     #[error(transparent)]
     Failed(#[from] Error),
     /// The extractor answers the request itself, for example 401 because nobody knows its key. This response is sent as
-    /// it is, in place of the service's; nothing is taken of the limits, and neither
+    /// it is, in place of the service's; nothing is taken from the limits, and neither
     /// [`OnError`](crate::layer::OnError) nor [`on_rejection`](crate::layer::LimitLayer::on_rejection) has a say.
     #[error("the extractor answers the request itself, with status {}", .0.status())]
     Answered(Box<Response<String>>),
