@@ -43,7 +43,7 @@ fn set_of(limits: impl IntoIterator<Item = Limit>) -> SetInFile {
     }
 }
 
-/// What is promised before anything was decided.
+/// What is promised before anything has been decided.
 fn promised(headers: &PolicyHeaders) -> Option<String> {
     let fields = admission(headers, std::iter::empty());
     assert_eq!(fields.standing, None);

@@ -162,7 +162,7 @@ impl Policies {
         field(&items.into_iter().flatten().collect::<Vec<_>>()).map(Arc::from)
     }
 
-    /// How much is left, of the limits for which that is known.
+    /// How much is left of the limits for which that is known.
     fn standing(&self, set: &LimitSet, verdicts: &[Verdict<'_>], admitted: bool) -> Option<String> {
         let items = verdicts.iter().filter_map(|verdict| {
             let policy = self
