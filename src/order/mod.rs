@@ -8,9 +8,9 @@
 //! - The others are in a heap, and the one with the smallest tag is served next.
 //!
 //! A key that is served moves ahead by the cost of what it got, divided by its weight. Virtual time follows: a key that
-//! is served from the heap moves it to its tag, and each newcomer moves it on by its cost, divided by the weights of
-//! all who wait. Once it has reached the smallest tag in the heap, newcomers and the heap take turns, so that a flood
-//! of newcomers cannot stop those that have been waiting.
+//! is served from the heap moves it to the key's tag, and each newcomer moves it on by the newcomer's cost, divided by
+//! the weights of all who wait. Once it has reached the smallest tag in the heap, newcomers and the heap take turns, so
+//! that a flood of newcomers cannot stop those that have been waiting.
 //!
 //! A key gets no credit for the time in which it did not wait, and when nobody waits any more, all leads end. A key
 //! that is still waiting when it turns out to have used less than it was charged may fall behind virtual time, and
