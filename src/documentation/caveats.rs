@@ -3,11 +3,11 @@
 //! # Trust
 //!
 //! Everyone who may write a segment is one trust domain: anyone who can write the file can make every process that uses
-//! it wait for ever, or admit what should be refused, or crash it, by making the file shorter. If its locks are
-//! declared to be robust mutexes, the links between the locks that a thread holds lie in the file as well, and a writer
-//! can make others store anywhere in their memory. So a segment is created with mode 0600 unless the declaration says
-//! otherwise, and a symbolic link in its place is refused. A file that anyone may write, or that another user could
-//! have planted, is refused unless [`OpenOptions::trust_any_owner`](crate::OpenOptions::trust_any_owner) is set.
+//! it wait for ever, admit what should be refused, or crash (by making the file shorter). If its locks are declared to
+//! be robust mutexes, the links between the locks that a thread holds lie in the file as well, and a writer can make
+//! others store anywhere in their memory. So a segment is created with mode 0600 unless the declaration says otherwise,
+//! and a symbolic link in its place is refused. A file that anyone may write, or that another user could have planted,
+//! is refused unless [`OpenOptions::trust_any_owner`](crate::OpenOptions::trust_any_owner) is set.
 //!
 //! Against damage, as opposed to malice, every value is checked before it is used. The
 //! [layout specification](crate::documentation::layout_specification) says how.
@@ -23,9 +23,9 @@
 //!
 //! - The kernel says nothing when a process dies with the lock. The process that waits for it checks whether the owner is alive, at
 //!   once and every 5 ms from then on, and takes over: see the [figures](#locks-and-deaths).
-//! - A process of the same PID namespace is seen to be dead in `/proc` as soon as none of its threads can run any more. One of
-//!   another namespace, or of another user where `/proc` is mounted with `hidepid`, counts as alive until the kernel has dismantled
-//!   its memory, and others may get `LockStuck` until then.
+//! - A process of the same PID namespace shows as dead in `/proc` as soon as none of its threads can run any longer.
+//!   One of another namespace, or of another user where `/proc` is mounted with `hidepid`, counts as alive until the
+//!   kernel has dismantled its memory, and others may get `LockStuck` until then.
 //! - A thread that ends while it holds the lock, without its process ending, keeps it for as long as the process lives:
 //!   for others the lock is stuck. No safe code ends a thread there; `pthread_cancel` from another language does.
 //! - Process ids of another namespace are shown with it: `pid 7 in namespace 4026532201`, which is the inode of
@@ -125,7 +125,7 @@
 //! that the kernel enforces by a signal are checked first: the largest file size of the process (`ulimit -f`) and, for
 //! a file in memory, what its memory cgroup and those above it have left; both are
 //! [`OpenError::NoSpace`](crate::OpenError::NoSpace). If the process cannot see the files of a cgroup, or others fill
-//! it in the same moment, the kernel still kills. A process that ends while it creates a segment may leave a file with
+//! it at the same moment, the kernel still kills. A process that ends while it creates a segment may leave a file with
 //! a reserved name, which the next process to create the segment removes; `limitctl` defers the signals of terminals
 //! and service managers until it is done.
 //!
@@ -255,20 +255,20 @@
 //!
 //! # Keys
 //!
-//! The table of a [keyed set](crate::SetDeclaration::keyed) has a fixed size. Any
-//! [`max_keys`](crate::Keyed::new) keys find room in it (in all but one table in a million). Because keys fall unevenly, it has
-//! somewhat more rows than that; how many keys fit beyond `max_keys` depends on their hashes. A row takes 64 bytes if
-//! the limits have two words of state together (GCRA, a token bucket and a leaky bucket have two each), 128 for up to ten
-//! and so on, plus two for its tag, plus 48 if the keys are [kept for people](crate::Keyed::store_keys). When `max_keys` keys are in
-//! the table, 84 to 88 % of the rows are filled for 100,000 keys and more, and fewer in small tables. All of it is allocated when the
-//! segment is created.
+//! The table of a [keyed set](crate::SetDeclaration::keyed) has a fixed size. Any [`max_keys`](crate::Keyed::new) keys
+//! find room in it (in all but one table in a million). Because keys fall unevenly, it has somewhat more rows than
+//! that; how many keys fit beyond `max_keys` depends on their hashes. A row takes 64 bytes if the limits have two words
+//! of state together (GCRA, a token bucket and a leaky bucket have two each), 128 for up to ten and so on, plus two for
+//! its tag, plus 48 if the keys are [stored for people to read](crate::Keyed::store_keys). When `max_keys` keys are in
+//! the table, 84 to 88 % of the rows are filled for 100,000 keys and more, and fewer in small tables. All of it is
+//! allocated when the segment is created.
 //!
 //! If the set declares [tiers](crate::Tier), what a key has used migrates when its tier changes, and each change rounds
 //! in favour of the limit; what was reserved before stays charged, whatever its permit settles. A window whose length
 //! differs by tier may remember usage for longer after each change, up to the longer window from then on, so a full key
-//! that changes between them more often than that stays full. A key that was [assigned](crate::Key::assign) to a tier
-//! other than `default` keeps its row, like a key that has used something. If `when_full` evicts, it may lose both; if
-//! each request names the tier of its key, nothing is lost with the row. Tiers change neither networks, nor adaptive or
+//! that changes tiers more often than that stays full. A key that was [assigned](crate::Key::assign) to a tier other
+//! than `default` keeps its row, like a key that has used something. If `when_full` evicts, it may lose both; if each
+//! request names the tier of its key, nothing is lost with the row. Tiers change neither networks, nor adaptive or
 //! unlimited limits, nor those with [credit](crate::Limit::credit).
 //!
 //! If keys can have [capacities of their own](crate::Keyed::overrides), a row has another word for each limit that is
@@ -363,7 +363,7 @@
 //! A lease that has run out is ended by the first request that needs what it covers, so a late holder may continue as
 //! long as no such request comes. Nothing here stops what it does to the outside after its lease: have the outside
 //! compare [fencing numbers](crate::Permit::fencing_number). They rise over all lives of a segment. If the file itself
-//! is kept, as that of a segment on a disk is over a reboot, they always do. If the segment is recreated, or restored
+//! is kept, as when a segment on a disk outlives a reboot, they always do. If the segment is recreated, or restored
 //! from a checkpoint or a copy, they continue from the wall clock in microseconds: so the clock must be right, and
 //! fewer than a million permits a second must have been given on average.
 //!
@@ -373,16 +373,15 @@
 //!
 //! # Death is noticed by need
 //!
-//! There is no daemon. What a dead process held is given back by a process that is refused because of it, which looks at most
-//! once a millisecond and for at most a twentieth of its time; by a waiter, which the kernel notifies of
-//! the death (Linux 5.3) or which looks every 50 ms; by a process that opens the segment; or by `limitctl recover`. Until then
-//! snapshots, `peek` and `forecast` leave out what it held of concurrency, and count as used what it had drawn or was granted of a
-//! rate. A process that hangs but lives keeps
-//! what it holds until its lease runs out.
+//! There is no daemon. What a dead process held is given back by a process that is refused because of it, which looks
+//! at most once a millisecond and for at most a twentieth of its time; by a waiter, which the kernel notifies of the
+//! death (Linux 5.3) or which looks every 50 ms; by a process that opens the segment; or by `limitctl recover`. Until
+//! then snapshots, `peek` and `forecast` leave out the concurrency that it held, and count as used what it had drawn or
+//! was granted of a rate. A process that hangs but lives keeps what it holds until its lease runs out.
 //!
 //! What a dead process had taken or reserved of a rate stays charged; only what it was granted and had not collected,
-//! and what it had not spent of a batch, comes back if the algorithm still refunds it. A charge may stand even though
-//! its caller died before learning of it. The reverse does not happen.
+//! and the part of a batch that it had not spent, come back if the algorithm still refunds them. A charge may stand
+//! even though its caller died before learning of it. The reverse does not happen.
 //!
 //! # Processes that close all descriptors
 //!
