@@ -205,8 +205,8 @@ fn first_that_leads_nowhere(states: u32, mut steps: Vec<(u32, u32)>, ends: Vec<u
     stuck.map(|stuck| stuck as u32)
 }
 
-/// Explores and expects to find nothing wrong. There must be at least `at_least` states: a model that shrinks
-/// unnoticed shows nothing any more.
+/// Explores and expects to find nothing wrong. There must be at least `at_least` states: a model that shrinks unnoticed
+/// no longer shows anything.
 pub(crate) fn nothing_is_wrong<S: System>(bounds: &S::Bounds, at_least: u32) {
     match explore::<S>(bounds) {
         Ok(visited) => {

@@ -1,7 +1,8 @@
 //! What inspection returns: snapshots, single keys, forecasts, diagnoses and reports.
 //!
-//! [`Segment::snapshot`](crate::Segment::snapshot) shows all that a segment counts, without its lock, and so does a
-//! [`SegmentReader`], which only needs read permission. All of these types are plain data, and most can be serialized.
+//! [`Segment::snapshot`](crate::Segment::snapshot) shows everything that a segment counts, without taking its lock, and
+//! so does a [`SegmentReader`], which only needs read permission. All of these types are plain data, and most can be
+//! serialized.
 //!
 //! ```
 //! use shmlimit::snapshot::SegmentReader;
