@@ -2,7 +2,7 @@
 
     python python/examples/celery_workers.py
 
-Starts the worker itself, with a file as its broker; as an application it would be `celery -A celery_workers
+It starts the worker itself, with a file as its broker; for an application you would run `celery -A celery_workers
 worker`.
 """
 
@@ -47,7 +47,7 @@ def convert(picture: int) -> int:
 
 def main() -> None:
     """Send thirty tasks, start a worker, and look at what ran."""
-    # Before the worker is there: this broker does not let two processes make the queue at once.
+    # Before the worker starts: this broker does not let two processes make the queue at once.
     results = [convert.delay(picture) for picture in range(30)]
     worker = subprocess.Popen(
         [

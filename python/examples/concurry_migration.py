@@ -14,13 +14,13 @@ from shmlimit.concurry import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm
 
 
 def attempt_calls(limits: LimitSet, attempts: int) -> int:
-    """Makes calls where the limits admit them, and says how many that were."""
+    """Makes the calls that the limits admit, and returns how many there were."""
     admitted = 0
     for _ in range(attempts):
         attempt = limits.try_acquire(requested={"tokens": 100})
         if attempt.successful:
             with attempt:
-                attempt.update(usage={"tokens": 80})  # 20 were too many, and go back
+                attempt.update(usage={"tokens": 80})  # the other 20 go back
             admitted += 1
     return admitted
 

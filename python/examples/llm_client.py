@@ -1,10 +1,10 @@
-"""Requests and tokens per minute of a language model, shared by four processes, without one answer of 429.
+"""Requests and tokens per minute of a language model, shared by four processes, without a single 429.
 
     python python/examples/llm_client.py
 
-Each call reserves what it may cost at most, waits in the queue for exactly as long as that takes, and settles what
-it cost; should the server refuse one, no one asks it before it takes requests again. A "minute" is 4 seconds
-here. The server is a process of its own, counts over every window, and refuses what is over.
+Each call reserves the most that it may cost, waits in the queue for exactly as long as that takes, and settles what
+it cost. If the server refuses a call, nobody asks it again before it takes requests. A "minute" is 4 seconds here.
+The server is a process of its own, counts over every window, and refuses what is over its quotas.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Outcome:
 def declaration(window: float, slack: float) -> sl.LimitSet:
     """Limits within the quotas, although a request may arrive `slack` seconds after it was admitted.
 
-    In any window at most `capacity + burst` are admitted, and in `window + slack` seconds that much more of
+    In any window at most `capacity + burst` are admitted, and in `window + slack` seconds correspondingly more of
     `capacity`.
     """
     stretched = 1 + slack / window
@@ -74,7 +74,7 @@ def work(model: sl.SetHandle, port: int, until: float) -> None:
             connection.request("POST", "/", json.dumps({"prompt_tokens": prompt, "max_tokens": LONGEST_ANSWER}))
             response = connection.getresponse()
             answer = json.load(response)
-            # Where others use the same quota: all processes hold back for as long as the server says.
+            # Needed where others use the same quota: all processes hold back for as long as the server says.
             if not permit.respect(response):
                 permit.settle(tokens=answer["total_tokens"])
 
@@ -109,7 +109,7 @@ class Quota:
 
 
 def serve(line: Connection, window: float) -> None:
-    """The main function of the server process: tells its port, and at the end what it counted."""
+    """The main function of the server process: sends its port and, at the end, what it counted."""
     requests, tokens = Quota(QUOTA_REQUESTS, window), Quota(QUOTA_TOKENS, window)
     counted = {"served": 0, "tokens": 0, "refused": 0}
 
@@ -146,7 +146,7 @@ def serve(line: Connection, window: float) -> None:
 
 
 def run(seconds: float, window: float, slack: float) -> Outcome:
-    """Let the clients ask as much as they may for a while; what the server counted."""
+    """Let the clients ask as much as they may for a while, and return what the server counted."""
     line, servers_end = multiprocessing.Pipe()
     server = multiprocessing.Process(target=serve, args=(servers_end, window))
     server.start()

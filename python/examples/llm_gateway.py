@@ -19,7 +19,7 @@ import shmlimit as sl
 from shmlimit import llm
 from shmlimit.fastapi import Header, Limited, LimitRefused, problem_response
 
-# What the provider allows all tenants in a minute, and a second in which requests may be on their way to it.
+# What the provider allows all tenants in a minute. The window is a second longer, for requests on their way to it.
 REQUESTS = sl.Calls("requests", 500, "61s", algorithm="sliding_window", scope="all_keys")
 TOKENS = sl.Rate("tokens", 200_000, "61s", algorithm="sliding_window", scope="all_keys")
 IN_FLIGHT = sl.Concurrency("in_flight", 48, scope="all_keys")
@@ -44,7 +44,7 @@ async def no_answer(_: Request, error: Exception) -> Response:
 
 @app.exception_handler(ValueError)
 async def no_question(_: Request, error: Exception) -> Response:
-    """Says what is wrong with a body of which nobody could tell what it costs."""
+    """Says what is wrong with a body whose cost cannot be estimated."""
     return Response(f"The body is not a request: {error}.", 400)
 
 
@@ -54,7 +54,7 @@ async def costs(request: Request) -> dict[str, Any]:
 
 
 def tier(request: Request) -> str:
-    """What the tenant's weight is."""
+    """The tenant's tier, and so its weight."""
     return "paid" if request.headers.get("x-api-key") in PAID else "default"
 
 

@@ -1,4 +1,4 @@
-"""One limit for multiprocessing.Pool, by handles in arguments and by an initializer, for each start method.
+"""One limit for multiprocessing.Pool, with handles passed as arguments or by an initializer, under each start method.
 
 python python/examples/multiprocessing_pool.py
 """

@@ -167,7 +167,7 @@ class NewUser:
         return "12 of 200 under each start method"
 
     def gateway(self) -> str:
-        """Two workers before a provider; what a request did not use comes back."""
+        """Two workers in front of a provider; what a request did not use comes back."""
         provider = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Provider)
         threading.Thread(target=provider.serve_forever, daemon=True).start()
         limits = self.memory / "provider.limits"
@@ -198,7 +198,7 @@ class NewUser:
         return examined.strip().splitlines()[-1]
 
     def redeploy(self) -> str:
-        """One more set and a changed number, by HUP, while requests come."""
+        """One more set and a changed number, by HUP, while requests come in."""
         site = self.files / "site_of_mine.py"
         path = str(self.memory / "site.limits.d/")
 
@@ -240,7 +240,7 @@ def ask(port: int, path: str, body: bytes | None = None) -> int:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, {"content-type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-            # A client that leaves before the end leaves what it reserved: nobody knows what it cost.
+            # If a client leaves before the end, what it reserved stays charged: nobody knows what the request cost.
             response.read()
             return int(response.status)
     except urllib.error.HTTPError as refused:
@@ -254,7 +254,7 @@ def expect(is_so: bool, otherwise: object) -> None:
 
 
 def until(is_so: Callable[[], bool], what: str) -> None:
-    """Waits for what servers do."""
+    """Waits until servers have done something."""
     deadline = time.monotonic() + PATIENCE
     while not is_so():
         expect(time.monotonic() < deadline, f"waited in vain until {what}")

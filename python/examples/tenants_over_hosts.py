@@ -16,7 +16,7 @@ from pathlib import Path
 import shmlimit as sl
 
 # A hundred requests a day for each tenant, on all hosts together. Nothing is admitted before the store has answered, so
-# that no tenant ever gets more; whoever wants more waits for the answer, at most for a second.
+# that no tenant ever gets more; a request that needs the answer waits for it, for at most a second.
 SHARED = {"key": "example/tenants/requests", "unleased": 0, "cold_wait": "1s"}
 TENANTS = sl.LimitSet(
     "tenants", [sl.Calls("requests", 100, "24h", algorithm="fixed_window", fleet=SHARED)], keyed=1_000

@@ -15,10 +15,10 @@ from concurry import Worker  # type: ignore[import-untyped, import-not-found, un
 
 
 class Caller(Worker):  # type: ignore[misc, unused-ignore]
-    """Makes calls where its limits admit them."""
+    """Makes the calls that its limits admit."""
 
     def admitted_of(self, attempts: int) -> int:
-        """How many of so many."""
+        """How many of that many attempts are admitted."""
         admitted = 0
         for _ in range(attempts):
             attempt = self.limits.try_acquire(requested={"tokens": 100})
@@ -30,7 +30,7 @@ class Caller(Worker):  # type: ignore[misc, unused-ignore]
 
 
 def play(module: str, mode: str) -> str:
-    """What two workers of that mode are admitted together."""
+    """How many calls of two workers of that mode are admitted together."""
     library: Any = importlib.import_module(module)
     limits = library.LimitSet(
         limits=[

@@ -50,7 +50,7 @@ class SharedLimiter:
         return bool(self._segment[operation].check(costs, key=entity))
 
     def check_and_wait(self, entity: str, operation: str, costs: dict[str, int], max_wait: float) -> bool:
-        """As `check_rate`, waiting in the queue for it."""
+        """Like `check_rate`, but waits in the queue."""
         try:
             self._segment[operation].acquire(costs, key=entity, timeout=max_wait).release()
         except sl.AcquireTimeout:
@@ -59,7 +59,7 @@ class SharedLimiter:
 
 
 def admitted_by_threads(limiter: BucketLimiter | SharedLimiter) -> int:
-    """How many of 400 requests of 20 threads at once are admitted, of 10."""
+    """How many of 400 requests from 20 threads at once are admitted, where 10 may be."""
     admitted: list[bool] = []
     start = threading.Barrier(20)
 

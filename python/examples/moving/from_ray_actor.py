@@ -1,8 +1,9 @@
-"""A leaky bucket that an actor on Ray keeps, and the same bucket without one.
+"""A leaky bucket that a Ray actor keeps, and the same bucket without an actor.
 
 python python/examples/moving/from_ray_actor.py
 
-Six calls each, with a bucket of 2 that drains 4 a second: the first two go at once, the others every quarter of one.
+Six calls each, with a bucket of 2 that drains 4 a second: the first two go at once, the others a quarter of a second
+apart.
 """
 
 from __future__ import annotations

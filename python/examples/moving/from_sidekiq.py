@@ -2,7 +2,7 @@
 
 python python/examples/moving/from_sidekiq.py
 
-Sidekiq's run in Ruby beside Redis and are sold; above each part is what their documentation writes.
+Sidekiq's limiters run in Ruby beside Redis, and are sold. Above each part is the call that their documentation shows.
 """
 
 from __future__ import annotations

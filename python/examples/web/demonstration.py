@@ -17,8 +17,8 @@ from pathlib import Path
 
 REQUESTS = 40
 
-# Where the limits are: the workers are notified by the process that starts them. An application of yours names a path
-# of its own, such as /dev/shm/myapp.limits.
+# Where the limits are, as the process that starts the workers tells them. An application of yours names a path of its
+# own, such as /dev/shm/myapp.limits.
 DIRECTORY = os.environ.get("LIMITS_DIRECTORY") or tempfile.mkdtemp(prefix="shmlimit-example-", dir="/dev/shm")
 
 

@@ -1,4 +1,4 @@
-"""The ASGI middleware, before an application of Starlette: requests per minute and requests at once.
+"""The ASGI middleware, in front of a Starlette application: requests per minute and requests at once.
 
 Run it: `python python/examples/web/with_asgi.py`.
 """
@@ -26,7 +26,7 @@ limits = sl.open(
 
 
 async def index(_: Request) -> PlainTextResponse:
-    """A page of which every address gets five a minute."""
+    """A page that every address gets five times a minute."""
     return PlainTextResponse(f"from worker {os.getpid()}")
 
 

@@ -1,4 +1,4 @@
-"""Django's middleware, in a site of one file.
+"""The middleware for Django, in a one-file site.
 
 Run it: `python python/examples/web/with_django.py`.
 """
@@ -34,7 +34,7 @@ if not settings.configured:
 
 
 def index(_: HttpRequest) -> HttpResponse:
-    """A page of which every address gets five a minute."""
+    """A page that every address gets five times a minute."""
     return HttpResponse(f"from worker {os.getpid()}")
 
 

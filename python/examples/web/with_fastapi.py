@@ -1,4 +1,4 @@
-"""A dependency of FastAPI: reserves what a request may cost, and settles once its cost is known.
+"""A FastAPI dependency: reserves what a request may cost, and settles once its cost is known.
 
 Run it: `python python/examples/web/with_fastapi.py`.
 """

@@ -23,7 +23,7 @@ limiter = Limiter(
 @app.get("/")
 @limiter.limit("5 per minute")
 def index() -> str:
-    """A page of which everyone gets five a minute."""
+    """A page that everyone gets five times a minute."""
     return f"from worker {os.getpid()}"
 
 

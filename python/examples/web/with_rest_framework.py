@@ -1,4 +1,4 @@
-"""A throttle of Django REST Framework: nothing changes but where its class comes from, and a directory.
+"""A Django REST Framework throttle: nothing changes but where its class comes from, and a directory is named.
 
 Run it: `python python/examples/web/with_rest_framework.py`.
 """
@@ -35,7 +35,7 @@ from rest_framework.response import Response
 
 @api_view(["GET"])
 def index(_: Request) -> Response:
-    """A page of which every address gets five a minute."""
+    """A page that every address gets five times a minute."""
     return Response(f"from worker {os.getpid()}")
 
 

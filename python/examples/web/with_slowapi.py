@@ -25,7 +25,7 @@ app.add_exception_handler(RateLimitExceeded, _rate_limit_exceeded_handler)
 @app.get("/")
 @limiter.limit("5/minute")
 async def index(request: Request) -> str:
-    """A page of which everyone gets five a minute."""
+    """A page that everyone gets five times a minute."""
     return f"from worker {os.getpid()}"
 
 

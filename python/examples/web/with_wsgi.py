@@ -1,4 +1,4 @@
-"""The WSGI middleware, before an application of Flask: requests per minute and requests at once.
+"""The WSGI middleware, in front of a Flask application: requests per minute and requests at once.
 
 Run it: `python python/examples/web/with_wsgi.py`.
 """
@@ -25,7 +25,7 @@ app.wsgi_app = LimitMiddleware(app.wsgi_app, limits, key=ClientAddress())  # typ
 
 @app.get("/")
 def index() -> str:
-    """A page of which every address gets five a minute."""
+    """A page that every address gets five times a minute."""
     return f"from worker {os.getpid()}"
 
 
