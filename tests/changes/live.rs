@@ -19,7 +19,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 struct Live {
     scene: Scene,
     set: LimitSet,
-    /// Another attachment to the same file, as another process would have it.
+    /// Another attachment to the same file, like that of another process.
     other: LimitSet,
 }
 
@@ -258,7 +258,7 @@ fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
         (keyed(Limit::rate("other", 10, MINUTE)), "other"),
         (keyed(limit()).waiters(7), "waiters"),
     ] {
-        // Together with something that could change.
+        // The change is refused even though it comes with one that would be possible.
         let words = refused(set.add_metadata("region", "here"));
         assert!(words.contains(named), "{named} is not named in: {words}");
         assert!(
@@ -272,7 +272,7 @@ fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
     }
 }
 
-/// Raising it beyond the number of holds would have no effect.
+/// Raising the capacity beyond the number of holds would have no effect.
 #[test]
 fn a_concurrency_that_there_are_too_few_holds_for_is_refused() {
     let of = |capacity| plain(Limit::concurrency("units", capacity)).holds(4);
@@ -294,7 +294,7 @@ fn a_concurrency_that_there_are_too_few_holds_for_is_refused() {
     let held: Vec<_> = (0..5).map(|_| take(&live.other, 1)).collect();
     assert!(!ask(&live.set, 1).is_admitted());
     drop(held);
-    // If fewer were declared than could be held, it may stay like that.
+    // If the declaration had too few holds from the start, it may go on like that.
     let live = Live::new(of(8).holds(2));
     live.apply(of(9).holds(2));
 }
@@ -367,7 +367,7 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
                 );
                 for number in 0..KEYS {
                     let left = remaining(&set, Some(&name(number)));
-                    // At most what thousands per hour bring back in the minute that this may take.
+                    // The most that thousands of units per hour can replenish in the minute that this may take.
                     let min = number % 7;
                     assert!(
                         (min..=min + 100).contains(&left),
@@ -390,7 +390,7 @@ fn a_reservation_asks_what_a_raised_capacity_allows() {
     assert!(matches!(reserved, ReserveOutcome::Reserved(_)));
 }
 
-/// Whatever rule charged it, the one that replaced that rule does not price it.
+/// Whichever rule charged the units, the rule that replaced it does not know what they are worth.
 #[test]
 fn nothing_comes_back_of_what_was_reserved_before_a_change() {
     for algorithm in ALGORITHMS {
@@ -446,7 +446,7 @@ fn nothing_comes_back_of_a_grant_that_is_claimed_after_a_change() {
     let mut waiting = Box::pin(request.acquire_async(None));
     assert!(waiting.as_mut().poll(&mut context).is_pending());
     drop(held);
-    // Granted now: of the fifty, ten are replenished before the change, and half a unit after it.
+    // Granted now: of the fifty units, ten are replenished before the change, and half a unit after it.
     live.scene.pass(10 * MINUTE / 60);
     live.apply(of(1));
     live.scene.pass(MINUTE / 2);
@@ -538,7 +538,7 @@ fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
     }
     let live = Live::new(keyed(sliding(2)));
     assert!(live.apply(keyed(sliding(5000)))[0].ends_with("by `entries = 64`)"));
-    // There is nothing to warn of if a new segment would not have more either.
+    // There is nothing to warn about if a new segment would not have more either.
     let live = Live::new(keyed(sliding(5000)));
     assert!(!live.apply(keyed(sliding(9000)))[0].contains("entries"));
     let live = Live::new(keyed(sliding(60).entries(60)));

@@ -18,7 +18,7 @@ use shmlimit::{
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Sets of limits of calls, all with the same capacity.
+/// Sets with a limit of calls each, all of the same capacity.
 fn declaring(sets: &[&str], capacity: u64) -> Declaration {
     let set = |name: &&str| SetDeclaration::new(*name).add_limit(Limit::calls("requests", capacity, HOUR));
     sets.iter()
@@ -30,8 +30,8 @@ fn api(capacity: u64) -> Declaration {
     declaring(&["api"], capacity)
 }
 
-/// The same kind of limit with an algorithm that no live segment can change to. A window aligned to the clock could end
-/// in the middle of a test.
+/// The same kind of limit with an algorithm to which no live segment can change. A window aligned to the clock could
+/// end in the middle of a test.
 fn windowed(capacity: u64) -> Declaration {
     let requests = Limit::calls("requests", capacity, HOUR)
         .algorithm(Algorithm::FixedWindow)
@@ -113,7 +113,7 @@ fn another_number_is_applied_to_the_live_segment_and_named() {
     );
     assert_eq!(in_force(&path), [(20, None, false)]);
     assert!(segment.declaration().differences(&api(20)).is_empty());
-    // This holds for the handle of the previous declaration, too, and what was taken stays taken.
+    // This is true of the handle of the previous declaration, too, and what was taken stays taken.
     let left = set.request().peek().expect("works")[0].remaining;
     assert_eq!(left, 6, "a raised limit does not grant the past");
 }
@@ -296,7 +296,7 @@ fn a_segment_is_recreated_where_no_other_process_is_attached_and_only_there() {
             set.request().try_acquire(),
             Err(Error::Segment(SegmentError::Removed { .. }))
         ));
-        // What would stay otherwise stays here, too.
+        // What other modes would keep, this one keeps, too.
         next.apply(&windowed(25)).expect("applied");
         let started = recreate(&windowed(20)).expect("opened");
         assert_eq!(outcomes(&started), [MismatchOutcome::KeptEdited]);
@@ -416,7 +416,7 @@ fn a_process_killed_while_it_applies_leaves_each_set_as_one_declaration_or_the_o
                 }
             });
             eventually("it applies", || words[0].load(Ordering::SeqCst) > before);
-            // Not for synchronisation: to end at any moment of a change.
+            // Not for synchronisation: so that the worker ends at any moment of a change.
             std::thread::sleep(Duration::from_micros(dice.u64(..3000)));
             child.kill();
             for (capacity, version, edited) in in_force(&path) {

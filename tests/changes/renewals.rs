@@ -6,7 +6,7 @@ use crate::scene;
 use crate::scene::process::{Child, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
-/// Long enough for the thread that renews it to get its turn in time, whatever else runs.
+/// Long enough for the thread that renews the lease to get its turn in time, whatever else runs.
 const LEASE: Duration = Duration::from_secs(3);
 
 fn declaration(lease: Option<Duration>) -> Declaration {
@@ -29,7 +29,7 @@ fn can_take(segment: &Segment) -> bool {
 fn a_hold_that_is_renewed_in_the_background_is_kept_whatever_lease_it_gets() {
     let test = "renewals::a_hold_that_is_renewed_in_the_background_is_kept_whatever_lease_it_gets";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        // The lease when the renewal begins, and what it becomes afterwards, one after the other.
+        // The lease when the renewal begins, and what it is changed to afterwards, one after the other.
         let courses: [(Option<Duration>, &[Option<Duration>]); 5] = [
             (Some(LEASE), &[]),
             (Some(60 * LEASE), &[Some(LEASE)]),
@@ -79,7 +79,7 @@ fn a_hold_that_is_renewed_in_the_background_is_kept_whatever_lease_it_gets() {
     });
 }
 
-/// The thread that renews does not keep a segment open in which it renews nothing any more.
+/// The thread that renews does not keep a segment open in which it has nothing left to renew.
 #[test]
 fn a_segment_whose_holds_are_renewed_is_left_with_its_last_handle() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -24,7 +24,7 @@ const WORKERS: usize = 4;
 const TASKS: usize = 2;
 const IN_FLIGHT: u64 = 3;
 
-/// How long to wait for a place in flight, which is free in a moment, or in vain if the calls of the hour are used up.
+/// How long to wait for a place in flight: it is free in a moment, but never if the calls of the hour are used up.
 const WAIT: Duration = Duration::from_secs(5);
 
 /// What all processes of a test share.
@@ -43,7 +43,7 @@ type Status = Pin<Box<dyn Future<Output = u16>>>;
 /// Sends one request. Returns the status.
 type Ask<'a> = Box<dyn Fn() -> Status + 'a>;
 
-/// Starts with its first use: an hour of the clock might end in the middle of a test.
+/// A window that starts with its first use: an hour of the clock might end in the middle of a test.
 fn of_the_hour(name: &str, capacity: u64) -> Limit {
     Limit::calls(name, capacity, HOUR)
         .algorithm(Algorithm::FixedWindow)
@@ -80,7 +80,7 @@ async fn work(words: &[AtomicU64]) -> Result<Response<Full<Bytes>>, Infallible> 
     Ok(Response::new(Full::from("done")))
 }
 
-/// Behind the limits of one segment.
+/// Requests pass the limits of one segment.
 fn behind(segment: &Segment, words: &'static [AtomicU64]) -> Ask<'static> {
     let service = layer(segment).layer(service_fn(move |_: Request<()>| work(words)));
     Box::new(move || {
@@ -92,7 +92,7 @@ fn behind(segment: &Segment, words: &'static [AtomicU64]) -> Ask<'static> {
     })
 }
 
-/// Behind the limits of two segments. Those of the outer one are asked first.
+/// Requests pass the limits of two segments, those of the outer one first.
 fn behind_both(outer: &Segment, inner: &Segment, words: &'static [AtomicU64]) -> Ask<'static> {
     let service = layer(inner).layer(service_fn(move |_: Request<()>| work(words)));
     let service = layer(outer).layer(service);
@@ -162,7 +162,7 @@ impl Crew {
         }));
     }
 
-    /// Replaces the workers one by one by those of another release, while requests keep coming.
+    /// Replaces the workers one by one with those of another release, while requests keep coming.
     fn roll_out(&mut self, release: &dyn Fn(&'static [AtomicU64]) -> Ask<'static>) {
         for number in 0..WORKERS {
             let next = number + WORKERS;
@@ -205,7 +205,7 @@ impl Crew {
         assert!(self.of(MAX_WORKING) <= IN_FLIGHT, "too many in flight");
     }
 
-    /// Sends more than the hour has left: altogether, as many are served as it allows.
+    /// Sends more requests than the hour has left: in total, as many are served as the limit allows.
     fn assert_limit_holds_at(&mut self, capacity: u64) {
         self.send(capacity - self.of(SERVED) + 8);
         let counts = [SERVED, REFUSED, FAILED].map(|word| self.of(word));
@@ -299,7 +299,7 @@ fn a_limit_is_taken_out_by_a_shadow_first_and_dropped_when_no_process_uses_the_s
         crew.assert_all_served();
         crew.assert_limit_holds_at(600);
         crew.end();
-        // At the next full stop the segment is recreated without it.
+        // At the next full stop, the segment is recreated without the limit.
         let without = scene::declaration().version(3).add_set(api([requests(600)]));
         let options = OpenOptions::new().on_mismatch(OnMismatch::RecreateIfUnused);
         let segment = options.open_or_create(&path, &without).expect("recreated");
@@ -324,7 +324,7 @@ fn a_release_with_other_limits_takes_over_where_the_segment_is_replaced_by_force
         };
         let mut crew = Crew::start(&former);
         crew.send(100);
-        // The next segment is made next to it and moved over it, so that there is one at every moment.
+        // The next segment is made beside the old one and moved over it, so that one exists at every moment.
         let next = directory.join("limits.next");
         let burst = of_the_hour("burst", 300);
         drop(open(&next, 2, api([requests(400), burst])));

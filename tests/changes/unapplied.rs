@@ -1,5 +1,5 @@
 //! Changes and deaths: a definition that never came into force because the process that applied it died, and a lock
-//! that a dead process left to one that does not know the definition yet.
+//! that a dead process left to a process that does not know the definition yet.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,8 @@ use crate::scene::process::{Child, SharedWords, TIMEOUT, eventually, in_own_proc
 
 const CAPACITY: u64 = 1000;
 
-/// The windows, in seconds, of what is in force at first, what comes into force, and what never does.
+/// The windows, in seconds, of the definition in force at first, of the one that replaces it, and of the one that never
+/// comes into force.
 const WINDOWS: [u64; 3] = [1, 100_000, 10_000_000];
 
 fn declared(window: u64) -> Declaration {
@@ -34,8 +35,8 @@ fn changed() -> Scene {
     scene
 }
 
-/// Leaves the third definition in the file at `path`, as an `apply` does that is killed before the definition is in
-/// force.
+/// Leaves the third definition in the file at `path`, as an `apply` does that is killed before the definition comes
+/// into force.
 fn leave_unapplied(path: &Path) {
     let other = changed();
     other.segment.apply(&declared(WINDOWS[2])).expect("applies");
@@ -49,7 +50,7 @@ fn nothing_is_priced_by_a_definition_that_never_came_into_force() {
         let left = [false, true].map(|is_unapplied| {
             let scene = Scene::declared(scene::clock::NEW_YEAR, &declared(WINDOWS[0]));
             let told = SharedWords::new(1);
-            // Draws a batch, which time makes up for within a second.
+            // Draws a batch, all of which is replenished within a second.
             let child = Child::fork(|| {
                 assert!(check(&scene.set(), 1));
                 told[0].store(1, Ordering::Release);
@@ -64,7 +65,7 @@ fn nothing_is_priced_by_a_definition_that_never_came_into_force() {
             }
             child.kill();
             let (path, clock) = (scene.path(), scene.clock.clone());
-            // The process that knows the first definition must not be the one that gives back.
+            // The process that knows the first definition must not be the one that gives the batch back.
             let late = OpenOptions::new()
                 .virtual_clock(&clock)
                 .open(&path)
@@ -107,7 +108,7 @@ fn what_a_dead_process_left_is_recovered_by_one_that_has_yet_to_read_the_definit
         let child = Child::fork(|| RawSegment::open(&scene.path()).lock().take_and_stop());
         child.wait_until_stopped();
         child.kill();
-        // It takes the lock from the dead process, releases it to read the definition, and takes it again.
+        // This process takes the lock from the dead one, releases it to read the definition, and takes it again.
         assert!(check(&scene.set(), 1));
         let snapshot = scene.snapshot();
         assert_eq!(snapshot.counts.recoveries, 1);

@@ -2,10 +2,10 @@
 //! the definitions in force allow, and no more ever comes back than is left of a reservation.
 //!
 //! Random traces of acquiring, settling, dropping, reserving, drawing batches, applying, resetting and evicting on a
-//! virtual clock, by two attachments that learn of each other's changes late, checked against a [`model`] that shares
-//! nothing with the engine. A seed makes the same trace again; a failure names it, with the steps that led there. Which
-//! of several equal rows a key takes depends on the random seed of each segment's hash, so a trace with keys may have
-//! to be repeated a few times.
+//! virtual clock, by two attachments that learn of each other's changes late, are checked against a [`model`] that
+//! shares nothing with the engine. The same seed makes the same trace; a failure names the seed, with the steps that
+//! led to it. Which of several equal rows a key takes depends on the random seed of each segment's hash, so a trace
+//! with keys may have to be repeated a few times.
 //! `SHMLIMIT_THOROUGH=1` runs many times as many traces.
 
 mod model;

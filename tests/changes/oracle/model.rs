@@ -1,14 +1,14 @@
 //! What the definitions in force allow, worked out slowly and in a different way from the engine.
 //!
-//! Models err on one side only: what they say may be admitted is never less than the definitions allow, and what they
-//! say is left of a reservation is never less than what may come back. Units are exact: all windows are whole multiples
-//! of [`BASE`], up to ten, so that a nanosecond always replenishes a whole number of parts of a unit.
+//! Models err on one side only: what they allow to be admitted is never less than what the definitions allow, and what
+//! they say is left of a reservation is never less than what may come back. Units are exact: all windows are multiples
+//! of [`BASE`], up to ten times as long, so that a nanosecond always replenishes a whole number of parts of a unit.
 
 use std::collections::VecDeque;
 
 use shmlimit::Algorithm;
 
-/// A window of 1, in nanoseconds: so long that the time that a test takes does not matter.
+/// A window of 1, in nanoseconds: so long that the time a test takes does not matter.
 pub const BASE: u64 = 1_000_000_000_000;
 
 /// The least common multiple of all windows.
@@ -43,7 +43,7 @@ pub enum CreditSize {
 }
 
 impl Terms {
-    /// Whether what a settlement under these does not use comes back.
+    /// Whether what a settlement under these terms leaves unused comes back.
     pub fn refund(self) -> bool {
         matches!(
             self.algorithm,
@@ -55,7 +55,7 @@ impl Terms {
         self.window * BASE
     }
 
-    /// Parts of units that come back in this many nanoseconds.
+    /// Parts of units that are replenished in this many nanoseconds.
     fn replenished(self, nanos: u64) -> i128 {
         i128::from(self.capacity) * i128::from(nanos) * (DIVISIBLE / i128::from(self.window))
     }
@@ -65,9 +65,9 @@ impl Terms {
 #[derive(Clone, Debug)]
 pub struct Slot {
     pub number: u64,
-    /// Parts of units of work up to and including its end.
+    /// Parts of units that are replenished until the last part of the reservation is.
     end: i128,
-    /// Parts of its units that time has not replenished.
+    /// Parts of the reservation's own units that time has not replenished.
     left: i128,
 }
 
@@ -77,7 +77,7 @@ impl Slot {
         self.left = self.left.min(self.end);
     }
 
-    /// After a change, every backlog leaves as much free as before, and at most the new burst.
+    /// A change leaves as much free as before in every backlog, and at most the new burst.
     pub fn change(&mut self, old: Terms, new: Terms) {
         self.end = (self.end + (i128::from(new.burst) - i128::from(old.burst)) * UNIT).max(0);
         self.left = self.left.min(self.end);
@@ -97,19 +97,19 @@ impl Slot {
 #[derive(Clone, Debug, Default)]
 struct Tokens {
     /// Parts of units that are missing, at least and at most; more than the burst if the limit is overdrawn. The two
-    /// differ by what refunds do not tell, less than a unit each.
+    /// differ because each refund leaves out a fraction of a unit.
     missing: i128,
     max_missing: i128,
-    /// Whose they are, in the order in which they are replenished. Zero: nobody's.
+    /// Who took the missing parts, in the order in which they are replenished. Zero: nobody.
     queue: VecDeque<(u64, i128)>,
-    /// What was used, and when: its number, the instant, and parts of units.
+    /// What was used, and when: the slot's number, the instant, and parts of units.
     used: Vec<(u64, u64, i128)>,
-    /// The terms that applied, and from when on.
+    /// The terms that applied, and since when.
     terms: Vec<(u64, Terms)>,
-    /// Parts of units that came back out of what others had taken, and when, because one before them in the queue had
-    /// already come back.
+    /// Parts of units that came back out of what others had taken, because time had already replenished some of the
+    /// slot's own, and when.
     ahead_of_others: Vec<(u64, i128)>,
-    /// Whether anything was reserved for later, which is used at another instant than it was admitted at.
+    /// Whether anything was reserved for later, to be used at another instant than the one at which it was admitted.
     reaches_ahead: bool,
 }
 
@@ -164,7 +164,7 @@ impl Tokens {
         }
     }
 
-    /// What the limit says it gave back, plus up to a part of a unit that it does not report.
+    /// Takes back what the limit says it refunded, plus up to a part of a unit that it does not report.
     fn refund(&mut self, slot: &Slot, now: u64, units: u64) {
         let told = i128::from(units) * UNIT;
         let parts = slot.left.min(told + UNIT - 1).max(told).min(self.missing);
@@ -186,7 +186,7 @@ impl Tokens {
         self.queue.retain(|(_, parts)| *parts > 0);
     }
 
-    /// Whether more was used between any two instants than the burst and what was replenished.
+    /// Checks that no more was used between any two instants than the burst and what was replenished.
     fn check(&self) {
         if self.reaches_ahead {
             return;
@@ -252,7 +252,7 @@ impl Log {
     }
 }
 
-/// The rule by which a limit is judged.
+/// The rule that a limit is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     Tokens,
@@ -265,7 +265,7 @@ pub enum Rule {
     Adaptive,
 }
 
-/// One limit of one key, since it was last in the state of an unused one.
+/// One limit of one key, since it last was like an unused one.
 #[derive(Clone, Debug)]
 pub struct Model {
     rule: Rule,
@@ -293,7 +293,7 @@ impl Model {
         }
     }
 
-    /// As if no process had used it, except for what is held.
+    /// Starts over as if no process had used the limit, except for what is held.
     pub fn begin_again(&mut self, terms: Terms) {
         self.check();
         *self = Self {
@@ -318,7 +318,7 @@ impl Model {
         self.has_learnt = true;
         self.tokens.change(old, new, now);
         if now < self.window.end {
-            // A shorter window may have been moved into the future, and what it counts was charged before now.
+            // A shorter window may have been moved into the future, although what it counts was charged before now.
             let start = (self.window.end - old.window_nanos()).min(now);
             self.window.end = self.window.end.max(self.window_end(new, now, start));
         }
@@ -336,7 +336,7 @@ impl Model {
         terms.window_nanos() - terms.window_nanos() / BUCKETS
     }
 
-    /// The most units that may be admitted `delay` nanoseconds from now.
+    /// The most units that may be admitted for use `delay` nanoseconds from now.
     pub fn room(&self, terms: Terms, now: u64, delay: u64) -> u64 {
         let left_of = |used: u64| terms.capacity.saturating_sub(used);
         match self.rule {
@@ -356,7 +356,7 @@ impl Model {
         }
     }
 
-    /// Charges what was admitted, or used above what was reserved.
+    /// Charges what was admitted, or used beyond what was reserved.
     pub fn charge(&mut self, slot: u64, terms: Terms, now: u64, delay: u64, units: u64) -> Slot {
         if now >= self.window.end {
             self.window = Turning {

@@ -1,4 +1,4 @@
-//! A random trace, followed by a segment and by the model side by side.
+//! A random trace, followed side by side by a segment and by the model.
 
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -32,7 +32,7 @@ pub enum Kind {
     Concurrency(Option<Adaptive>),
 }
 
-/// What a trace is followed with.
+/// What follows a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
     pub kind: Kind,
@@ -134,7 +134,7 @@ enum Held<'a> {
     Reservation(Reservation<'a>),
 }
 
-/// What was reserved, and what may still come back of it.
+/// What was reserved, and what of it may still come back.
 struct Outstanding<'a> {
     held: Held<'a>,
     key: usize,
@@ -163,9 +163,9 @@ struct Scene<'a> {
     models: Vec<Model>,
     outstanding: Vec<Outstanding<'a>>,
     batch: Batch,
-    /// What has come back to the limit by now, including that of batches.
+    /// What has come back to the limit so far, including what came back of batches.
     refunded: u64,
-    /// Whether anything is reserved for later: then the model cannot compare what is used between two instants.
+    /// Whether anything is reserved for later. If so, the model cannot compare what is used between two instants.
     reserves: bool,
     next_slot: u64,
     retry_after: u64,
@@ -270,7 +270,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Everything that may come back, and the terms in force.
+    /// Everything that may come back, each with the terms in force.
     fn slots(&mut self) -> impl Iterator<Item = (&mut Slot, Terms)> {
         let terms = self.terms;
         let of_permits = self.outstanding.iter_mut().map(|out| &mut out.slot);
@@ -291,7 +291,7 @@ impl<'a> Scene<'a> {
         set.request().with("units", cost).expect("declared")
     }
 
-    /// A cost at which something interesting may happen.
+    /// A cost that is likely to be interesting.
     fn some_cost(&mut self, key: usize) -> u64 {
         let room = self.models[key].room(self.terms, self.now(), 0);
         match self.dice.u64(..5) {
@@ -308,7 +308,7 @@ impl<'a> Scene<'a> {
         self.next_slot
     }
 
-    /// Compares what was admitted, for use after a delay, with what the model allows, and charges it.
+    /// Checks that the model allows what was admitted, for use after a delay, and charges it.
     fn charge(&mut self, key: usize, delay: u64, cost: u64) -> Slot {
         let (terms, now, slot) = (self.terms, self.now(), self.next_slot());
         let room = self.models[key].room(terms, now, delay);
@@ -333,7 +333,7 @@ impl<'a> Scene<'a> {
             Err(Error::Request(RequestError::NeverAdmissible { .. })) => return,
             outcome => outcome.expect("a decision"),
         };
-        // Its row may have just been made, when the row of another key was freed.
+        // The key's row may have just been made, after the row of another key was freed.
         self.forget_keys_without_a_row(Some(key));
         self.take_batch_back(false);
         match outcome.into_result() {
@@ -405,7 +405,7 @@ impl<'a> Scene<'a> {
         self.take_back(key, &slot, reserved.saturating_sub(used), refunded);
     }
 
-    /// Compares what came back with what may come back.
+    /// Checks that no more came back than may.
     fn take_back(&mut self, key: usize, slot: &Slot, unused: u64, refunded: u64) {
         self.note(format_args!("  {refunded} came back"));
         let max = match self.subject.kind {
@@ -414,7 +414,7 @@ impl<'a> Scene<'a> {
         };
         assert!(refunded <= max, "{refunded} came back of {max} that were left");
         let now = self.now();
-        // Even if less than a unit is left, it comes back.
+        // Even if less than a unit is left, that comes back.
         if matches!(self.subject.kind, Kind::Rate(_)) && self.terms.refund() && unused > 0 {
             self.models[key].refund(slot, now, refunded);
         }
@@ -512,8 +512,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Checks whether the last batch came back, as an unused batch does by itself. `certainly`: it did, give or take
-    /// less than a unit.
+    /// Checks what came back of the last batch: an unused batch may come back by itself. `certainly`: it has, give or
+    /// take less than a unit.
     fn take_batch_back(&mut self, certainly: bool) {
         if !self.subject.may_have_credit() {
             return;
@@ -541,7 +541,7 @@ impl<'a> Scene<'a> {
         let segment = &self.segments[self.dice.u64(..2) as usize];
         segment.apply(&self.subject.declaration(new)).expect("applies");
         if new != old && old.credit == Some(CreditSize::Auto) {
-            // By the rule under which it was drawn.
+            // It comes back by the rule under which it was drawn.
             self.take_batch_back(self.batch.slot.is_some());
             self.batch = Batch::default();
         }
@@ -605,7 +605,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// A key without a row is as if it had never been used. So is one that has a row now but had none a moment ago.
+    /// A key without a row is as if it had never been used. So is a key that has a row now but had none a moment ago.
     fn forget_keys_without_a_row(&mut self, but: Option<usize>) {
         if !self.subject.is_keyed {
             return;
@@ -624,7 +624,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Nothing may claim that more is left than there is.
+    /// Checks that no limit claims that more is left than there is.
     fn look(&mut self) {
         self.forget_keys_without_a_row(None);
         let (set, key, now) = (self.set(), self.some_key(), self.now());
