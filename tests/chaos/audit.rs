@@ -1,4 +1,4 @@
-//! What is checked from outside: at any time, and once everything was given back.
+//! What is checked from outside: at any time, and after everything was given back.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::sets::{KEYS, LARGEST, PLACES_OF_ALL};
 use crate::truth::Count;
 use crate::{PROCESSES, World};
 
-/// Compares the segment, without locks, with the truth, until it is over.
+/// Compares the segment, without locks, with the truth, until the test is over.
 pub fn look_on(world: &World) {
     let truth = &world.truth;
     let goes_on = |_: &SegmentReader| {
@@ -34,8 +34,8 @@ fn check_held(set: &SetSnapshot) {
     assert_eq!(set.active + set.of_dead, set.holds.len() as u64, "{set:?}");
 }
 
-/// All live processes have given back what they had, and nothing is left of the dead: everything there is can be held
-/// at once, and not a unit more. `kills` is how many have died so far.
+/// Checks, after all live processes have given back what they had, that nothing is left of the dead: everything can be
+/// held at once, and not a unit more. `kills` is how many have died so far.
 pub fn check_that_nothing_is_left(world: &World, segment: &Segment, kills: u64) {
     let truth = &world.truth;
     let report = segment.recover().expect("works");
@@ -78,7 +78,7 @@ pub fn check_that_nothing_is_left(world: &World, segment: &Segment, kills: u64) 
         assert!(set.tickets.is_empty(), "{set:?}");
         assert_eq!(set.words_in_flight, Some(0), "{set:?}");
         if set.name == "drawn" {
-            // Each process keeps its batch for a while, and what it admits from it is counted later.
+            // Each process keeps its batch for a while, and what it admits from the batch is counted later.
             assert!(set.holds.len() <= PROCESSES, "{set:?}");
             continue;
         }
@@ -108,7 +108,7 @@ pub fn check_that_nothing_is_left(world: &World, segment: &Segment, kills: u64) 
     }
 }
 
-/// All of a concurrency limit can be held, and one more is refused.
+/// Checks that all of a concurrency limit can be held, and that one more is refused.
 fn check_whole(set: &LimitSet, limit: &str, capacity: u64, admitted: impl Fn()) {
     let with = |units| {
         let request = set.request();
@@ -118,7 +118,7 @@ fn check_whole(set: &LimitSet, limit: &str, capacity: u64, admitted: impl Fn()) 
         };
         request.and_then(|it| it.with(limit, units)).expect("declared")
     };
-    // The process that is refused looks for the dead, so nothing else need happen.
+    // A refused process looks for dead ones itself, so nothing else needs to happen.
     let (all, one) = (with(capacity), with(1));
     eventually("all of it can be held at once", || {
         let Ok(permit) = all.try_acquire().expect("works").into_result() else {
@@ -127,7 +127,7 @@ fn check_whole(set: &LimitSet, limit: &str, capacity: u64, admitted: impl Fn()) 
         admitted();
         let is_more_admitted = one.try_acquire().expect("works").is_admitted();
         if is_more_admitted {
-            // This process may not have got a processor until the lease had run out.
+            // If this process got no processor in time, the lease has run out.
             assert!(permit.reclaimed(), "more than there is");
             admitted();
         }

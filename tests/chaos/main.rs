@@ -1,10 +1,10 @@
 //! 24 processes do everything at once, and each may be killed or stopped at any instant: workers that acquire, wait,
-//! settle, cancel, renew, attach and detach, of plain, keyed and leased sets, of one that hosts share, one that they
-//! share by key, and one of which each process draws batches; those who ask the store; and an operator who applies,
-//! resets and recovers.
+//! settle, cancel, renew, attach and detach, with plain, keyed and leased sets, a set that hosts share, one that they
+//! share by key, and one from which each process draws batches; processes that ask the store; and an operator that
+//! applies, resets and recovers.
 //!
-//! The test keeps its own account of what is held and how much was admitted. Now and then the killing pauses: then every
-//! process must make progress, and once all have given everything back, nothing may be left.
+//! The test keeps its own account of what is held and how much was admitted. Now and then the killing pauses. Then
+//! every process must make progress, and once all have given everything back, nothing may be left.
 //!
 //! Runs for 5 seconds; `SHMLIMIT_CHAOS_SECONDS` makes it longer, `SHMLIMIT_CHAOS_SEED` repeats a run.
 
@@ -33,7 +33,7 @@ use truth::Truth;
 
 const WORKERS: usize = 21;
 const REFRESHERS: usize = 2;
-/// And an operator.
+/// The workers, those that ask the store, and the operator.
 const PROCESSES: usize = WORKERS + REFRESHERS + 1;
 
 /// What all processes share.
@@ -54,13 +54,13 @@ fn seed() -> u64 {
     )
 }
 
-/// A process that answers those who ask for leases, and is not killed.
+/// A process that answers those that ask for leases, and is not killed.
 fn start_store(segment: &Segment, path: &Path) -> Child {
     let shared = {
         let duty = segment.fleet().try_take_duty().expect("works").expect("free");
         duty.ask().expect("works").remove(0).request().clone()
     };
-    // Nothing is asked for a key that nobody has used.
+    // Nobody asks about a key that is not used yet.
     let of_keys = LeaseRequest {
         key: sets::OF_TENANTS.to_owned(),
         declared: LeasedLimit {

@@ -1,4 +1,4 @@
-//! What an operator does with a segment in use, each time like a command of its own.
+//! What an operator does to a segment in use, each time like a separate command.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::{PROCESSES, World};
 
 pub const OPERATOR: usize = PROCESSES - 1;
 
-/// Changes limits, and repairs, until it is killed.
+/// Changes limits and repairs until it is killed.
 pub fn operate(world: &World, seed: u64) -> ! {
     let truth = &world.truth;
     let mut dice = Rng::with_seed(seed);
@@ -43,7 +43,7 @@ fn act(world: &World, segment: &Segment, dice: &mut Rng) -> Result<(), Error> {
             truth.add(Count::Applied);
         }
         8 => {
-            // Noted before it happens: anyone who sees more admitted sees this first.
+            // Noted before it happens: anyone who sees more admitted has the reset noted already.
             truth.add(Count::ResetsBegun);
             segment
                 .set("plain")

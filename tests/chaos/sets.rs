@@ -9,7 +9,7 @@ use crate::{PROCESSES, scene};
 
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const LEASE: Duration = Duration::from_millis(20);
-/// Keys whose holds are tracked. Others come once and go.
+/// Keys whose holds are tracked. Other keys come once and go.
 pub const KEYS: [&str; 3] = ["tenant 0", "tenant 1", "tenant 2"];
 
 /// The capacities of one declaration.
@@ -20,7 +20,7 @@ pub struct Capacities {
     /// Calls per second.
     pub calls: u64,
     pub burst: u64,
-    /// Of the limit from which processes draw batches: the first batch is a sixteenth of it.
+    /// The burst of the limit from which processes draw batches: the first batch is a sixteenth of it.
     pub drawn_burst: u64,
 }
 
@@ -53,26 +53,26 @@ pub const VARIANTS: [Capacities; 3] = [
 ];
 pub const LARGEST: &Capacities = &VARIANTS[0];
 
-/// Places that all keys of a set share: fewer than those of all `KEYS` together, so that keys wait for one another.
+/// Places that all keys of a set share: fewer than all `KEYS` have together, so that keys wait for one another.
 pub const PLACES_OF_ALL: u64 = 4;
 
 /// The store's name for the limit that hosts share by key.
 pub const OF_TENANTS: &str = "chaos/tenants/calls";
 
-/// Of the limits that hosts share: units per second, and at once.
+/// The capacity per second and the burst of the limits that hosts share.
 pub const SHARED_CALLS: u64 = 500;
 pub const SHARED_BURST: u64 = 100;
-/// Of the one by key: units of a key that are admitted before the store was asked.
+/// For the limit by key: units of a key that are admitted before the store was asked.
 pub const UNLEASED: u64 = 1;
 
-/// Of the limit of which processes draw batches: units in a second.
+/// The capacity per second of the limit from which processes draw batches.
 pub const DRAWN_CALLS: u64 = 400;
 
-/// Fewer places for waiters than there are workers, so that queues fill up, and fewer rows than keys.
+/// Has fewer places for waiters than there are workers, so that queues fill up, and fewer rows than keys.
 pub fn declaration(variant: usize) -> Declaration {
     let capacities = &VARIANTS[variant];
     scene::declaration()
-        // More than processes at any time, fewer than would hide places that the dead do not give up.
+        // More than there ever are processes, but too few to hide places that the dead do not give up.
         .participants(PROCESSES as u32 + 4)
         .fleet_url("redis://127.0.0.1:1")
         .add_set(

@@ -1,4 +1,4 @@
-//! What kills, stops and restarts processes, and lets them rest.
+//! The supervisor, which kills, stops and restarts processes, and lets them rest.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::truth::Count;
 use crate::worker::{ask_the_store, work};
 use crate::{PROCESSES, WORKERS, World};
 
-/// Between two rests.
+/// How long it rages between two rests.
 const RAGE: Duration = Duration::from_secs(2);
-/// The longest pauses between two rounds of killing, one of which is chosen after each rest: lives are short or long.
+/// The longest pauses between two rounds of killing. One is chosen after each rest, so that lives are short or long.
 const PAUSES: [Duration; 3] = [
     Duration::from_millis(1),
     Duration::from_millis(10),
@@ -25,7 +25,7 @@ const PAUSES: [Duration; 3] = [
 ];
 const LONGEST_STOP: Duration = Duration::from_millis(120);
 
-/// A process that stands still until an instant.
+/// A process that is stopped until an instant.
 struct Stopped {
     process: usize,
     until: Instant,
@@ -33,16 +33,16 @@ struct Stopped {
 
 pub struct Supervisor<'a> {
     world: &'a World,
-    /// What some of the workers start with; the others open the segment.
+    /// The segment that some of the workers inherit; the others open it.
     segment: &'a Segment,
     processes: Vec<Child>,
     stopped: Vec<Stopped>,
     dice: Rng,
-    /// Of workers, of those who ask the store, of operators.
+    /// How many were killed of the workers, of those that ask the store, and of the operators.
     kills: [u64; 3],
     stops: u64,
     rests: u64,
-    /// The longest time until every process had got on, once none was killed or stopped any more.
+    /// The longest time that it took every process to get on after the killing and stopping had paused.
     longest_calm: Duration,
     raged: Duration,
 }
@@ -92,7 +92,7 @@ impl<'a> Supervisor<'a> {
         self.kills.iter().sum()
     }
 
-    /// The operator more often than by his number: there is one.
+    /// Picks the operator more often than its number alone would.
     fn some_process(&mut self) -> usize {
         match self.dice.u64(..8) {
             0 => OPERATOR,
@@ -116,7 +116,7 @@ impl<'a> Supervisor<'a> {
         self.processes[process] = self.start(process);
     }
 
-    /// Kills a few at the same moment, so that those who recover for the dead die as well, and replaces them.
+    /// Kills a few at the same moment, so that those that recover for the dead die as well, and replaces them.
     fn kill_some(&mut self) {
         let mut condemned: Vec<usize> = (0..=self.dice.u64(..4)).map(|_| self.some_process()).collect();
         condemned.sort_unstable();
@@ -129,7 +129,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Stops one wherever it is, with a lock perhaps. It stands for some time, in which it may be killed as well.
+    /// Stops one wherever it is, perhaps with a lock. It stays stopped for some time, during which it may also be
+    /// killed.
     fn stop_one(&mut self) {
         let process = self.some_process();
         if self.stopped.iter().any(|stopped| stopped.process == process) {
@@ -149,13 +150,13 @@ impl<'a> Supervisor<'a> {
     fn continue_those_until(&mut self, instant: Instant) {
         let world = self.world;
         for stopped in self.stopped.extract_if(.., |stopped| stopped.until <= instant) {
-            // Before it goes on: what it was doing took longer for that.
+            // Counted before it goes on, because the stop has made its call take longer.
             world.truth.stops(stopped.process).fetch_add(1, Ordering::SeqCst);
             self.processes[stopped.process].send(Signal::SIGCONT);
         }
     }
 
-    /// Goes on for so long, and ends with a rest.
+    /// Kills and stops for this long, and ends with a rest.
     pub fn rage_for(&mut self, time: Duration) {
         let began = Instant::now();
         while began.elapsed() < time {
@@ -189,8 +190,8 @@ impl<'a> Supervisor<'a> {
         check_that_nothing_is_left(self.world, self.segment, self.kills());
     }
 
-    /// No process hangs: each that is alive gets on. Those who ask the store may have nothing to ask; that they do not hang
-    /// is seen by those who wait for what is leased.
+    /// Checks that no process hangs: each that is alive gets on. Those that ask the store may have nothing to ask; if
+    /// they hang, those that wait for what is leased do, too.
     fn wait_until_all_get_on(&mut self) {
         let truth = &self.world.truth;
         let began = Instant::now();
@@ -205,7 +206,7 @@ impl<'a> Supervisor<'a> {
         self.longest_calm = self.longest_calm.max(began.elapsed());
     }
 
-    /// All give back what they have; then nothing may be left.
+    /// Has all give back what they have. Then nothing may be left.
     fn let_rest(&mut self) {
         let truth = &self.world.truth;
         truth.word(Count::Rest).store(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What the processes tell one another, none of it through the library.
+//! What the processes tell one another, bypassing the library.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use crate::scene::process::SharedWords;
 use crate::sets::{DRAWN_CALLS, KEYS, LARGEST, PLACES_OF_ALL, SHARED_BURST, SHARED_CALLS, UNLEASED};
 use crate::{PROCESSES, WORKERS};
 
-/// What may be held at once up to a capacity.
+/// Something that can be held, up to a capacity at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
     Slots,
     Leases,
-    /// Of the key of that number.
+    /// Those of the key with this number.
     Places(usize),
 }
 
@@ -35,7 +35,7 @@ impl Pool {
         }
     }
 
-    /// The largest that it has at any time.
+    /// The largest capacity that it ever has.
     fn capacity(self) -> u64 {
         match self {
             Self::Slots => LARGEST.slots,
@@ -48,14 +48,15 @@ impl Pool {
 /// A number that all of the processes count together.
 #[derive(Clone, Copy, Debug)]
 pub enum Count {
-    /// Requests of each set that were admitted, by those who lived to say so.
+    /// Requests of each set that were admitted, counted by processes that lived to do so.
     AdmittedToPlain,
     AdmittedToKeyed,
     AdmittedToLeased,
     AdmittedToShared,
     AdmittedToTenants,
     AdmittedToDrawn,
-    /// Requests that may have been admitted although no one says so: cancelled, or given up under a stuck lock.
+    /// Requests that may have been admitted although nobody counted them: cancelled, or given up because of a stuck
+    /// lock.
     Unsure,
     TimedOut,
     Cancelled,
@@ -65,18 +66,19 @@ pub enum Count {
     Applied,
     ResetsBegun,
     Recovered,
-    /// The longest that a call took which does not wait, in nanoseconds, of processes that were not stopped meanwhile.
+    /// The longest time that a call took that does not wait, in nanoseconds, among processes that were not stopped
+    /// meanwhile.
     LongestStall,
-    /// The same of calls that wait in the queue of each set.
+    /// The longest time that a call took that waits in the queue of each set.
     LongestWaitForPlain,
     LongestWaitForKeyed,
     LongestWaitForLeased,
     LongestWaitForShared,
     LongestWaitForTenants,
     LongestWaitForDrawn,
-    /// Moments at which all that was held was known.
+    /// Moments at which everything that was held was known.
     Moments,
-    /// Not zero: all are to give back what they have, and to begin nothing.
+    /// If this is not zero, all are to give back what they have, and to begin nothing.
     Rest,
     IsOver,
 }
@@ -131,7 +133,8 @@ impl Truth {
         self.progress(process).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Carries out a call of a process, and remembers how long it took if that is the longest, unless the process was stopped.
+    /// Makes a call of a process. If it takes the longest so far, remembers how long, unless the process was stopped
+    /// meanwhile.
     pub fn timed<T>(&self, process: usize, longest: Count, call: impl FnOnce() -> T) -> T {
         let stops = self.stops(process).load(Ordering::SeqCst);
         let began = Instant::now();
@@ -155,14 +158,14 @@ impl Truth {
         self.held.lease_until(Pool::Leases.index(), worker, end);
     }
 
-    /// The process is about to be killed.
+    /// Prepares for the process to be killed.
     pub fn revoke(&self, process: usize) {
         if process < WORKERS {
             self.held.revoke(process);
         }
     }
 
-    /// Its successor starts with nothing.
+    /// Prepares for the successor of the process, which starts with nothing.
     pub fn restart(&self, process: usize) {
         self.rests(process).store(0, Ordering::SeqCst);
         if process < WORKERS {
@@ -172,7 +175,7 @@ impl Truth {
 
     /// Panics if more is held than there is, or more was admitted than time and resets allow.
     pub fn check(&self) {
-        // Before the time and the resets that allow for them.
+        // Read before the time and the resets, which allow for all of them.
         let calls = self.get(Count::AdmittedToPlain);
         let shared = self.get(Count::AdmittedToShared);
         let tenants = self.get(Count::AdmittedToTenants);
@@ -191,7 +194,7 @@ impl Truth {
             tenants <= most,
             "{tenants} calls of keys that hosts share in {seconds} s: at most {most}"
         );
-        // What is drawn was charged before it is spent, so from the beginning on no more than that.
+        // What is drawn was charged before it is spent, so no more than this is spent, even at the beginning.
         let most = LARGEST.drawn_burst + 1 + (DRAWN_CALLS as f64 * seconds) as u64;
         assert!(
             drawn <= most,

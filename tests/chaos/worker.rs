@@ -17,9 +17,9 @@ use crate::service::refresh;
 use crate::sets::{Handles, KEYS, LEASE};
 use crate::truth::{Count, Pool};
 
-/// A lock's holder may be stopped for longer: then it is said that it is stuck.
+/// A lock's holder may be stopped for longer than this: then the lock is reported as stuck.
 const SHORT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
-/// What two clocks may differ by.
+/// How much two clocks may differ.
 const CLOCK_ERROR: Duration = Duration::from_millis(1);
 /// Keys that come once and go.
 const STRANGERS: u64 = 200;
@@ -39,7 +39,7 @@ pub fn open(world: &World, process: usize, lock_timeout: Duration) -> Segment {
     }
 }
 
-/// Counts that a stopped process has a lock, which is what an error has to be.
+/// Counts that a stopped process has a lock, which is the only permitted error.
 pub fn expect_stuck(world: &World, error: &Error) {
     assert!(
         matches!(error, Error::Segment(SegmentError::LockStuck { .. })),
@@ -48,7 +48,7 @@ pub fn expect_stuck(world: &World, error: &Error) {
     world.truth.add(Count::LocksFoundStuck);
 }
 
-/// Has duty, or waits for it, until it is killed.
+/// Has the duty, or waits for it, until it is killed.
 pub fn ask_the_store(world: &World, process: usize) -> ! {
     let segment = open(world, process, TIMEOUT);
     loop {
@@ -61,7 +61,7 @@ pub fn work(world: &World, number: usize, inherited: Option<Segment>, seed: u64)
     let mut dice = Rng::with_seed(seed);
     let mut segment = inherited;
     loop {
-        // The process that inherited a segment uses it to the end; the others attach again from time to time.
+        // A process that inherited a segment uses it to the end; the others attach again from time to time.
         let rounds = match segment {
             Some(_) => u64::MAX,
             None => 20 + dice.u64(..500),
@@ -79,7 +79,7 @@ pub fn work(world: &World, number: usize, inherited: Option<Segment>, seed: u64)
     }
 }
 
-/// A permit, and what the truth says that it holds.
+/// A permit, and what the truth says it holds.
 struct Holding<'a> {
     permit: Permit<'a>,
     pool: Option<(Pool, u64)>,
@@ -97,7 +97,7 @@ struct Worker<'a> {
     tenants: Request<'a>,
     drawn: Request<'a>,
     holdings: VecDeque<Holding<'a>>,
-    /// Of this at most one, because the truth knows one end for all of them.
+    /// At most one, because the truth knows only one end for everything that the worker has leased.
     lease: Option<Permit<'a>>,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Worker<'a> {
 
     fn work(&mut self, rounds: u64) {
         let truth = &self.world.truth;
-        // Were all of them to spin, the condemned would wait for a processor to die on.
+        // If all of them spun, the condemned would have to wait for a processor to die on.
         let is_calm = self.dice.u64(..4) > 0;
         for _ in 0..rounds {
             if truth.get(Count::Rest) != 0 {
@@ -157,8 +157,8 @@ impl<'a> Worker<'a> {
         truth.rests(self.number).store(0, Ordering::SeqCst);
     }
 
-    /// Acquires in one of the ways there are. Without a time limit only if nothing is held: who waits for one thing with
-    /// another in hand could wait for the one who does the opposite.
+    /// Acquires in one of several ways, without a time limit only if nothing is held: a worker that held one thing
+    /// while it waited for another could wait for one that does the opposite.
     fn acquire(
         &mut self,
         longest: Count,
@@ -185,7 +185,7 @@ impl<'a> Worker<'a> {
             Ok(Outcome::Admitted(permit)) => Some(permit),
             Ok(Outcome::Refused(_)) => None,
             Err(error) => {
-                // It may have been granted by the time that it gave up.
+                // The request may have been granted by the time it was given up.
                 truth.add(Count::Unsure);
                 expect_stuck(self.world, &error);
                 None
@@ -223,7 +223,7 @@ impl<'a> Worker<'a> {
 
     fn use_plain(&mut self) {
         let truth = &self.world.truth;
-        // With none, only the rates are taken.
+        // With zero units, only the rates are taken.
         let units = self.dice.u64(..4);
         let tokens = 1 + self.dice.u64(..1000);
         self.plain.set_cost("slots", units).expect("declared");
@@ -267,7 +267,7 @@ impl<'a> Worker<'a> {
         });
     }
 
-    /// As one of many keys, more than there are rows.
+    /// Takes as one of many keys, more than there are rows.
     fn come_once(&mut self) {
         let truth = &self.world.truth;
         let name = format!("stranger {}", self.dice.u64(..STRANGERS));
@@ -287,11 +287,11 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Holds a lease, renews it or lets it run out.
+    /// Holds a lease, and renews it or lets it run out.
     fn use_leased(&mut self) {
         let truth = &self.world.truth;
         if let Some(permit) = self.lease.take() {
-            // To hang with a lease in hand is what leases are for.
+            // Leases exist for processes that hang while they hold something.
             if self.dice.u64(..8) == 0 {
                 std::thread::sleep(LEASE);
             }
@@ -313,7 +313,7 @@ impl<'a> Worker<'a> {
             return;
         }
         let request = self.leased.clone();
-        // What is granted to a waiter is leased from before the call returns.
+        // The lease of a granted waiter begins before the call returns.
         let began = boot_time();
         let admitted = self.acquire_of(Count::LongestWaitForLeased, &request);
         let Some(permit) = admitted else { return };
@@ -341,7 +341,7 @@ impl<'a> Worker<'a> {
         self.use_rate(&request, Count::LongestWaitForDrawn, Count::AdmittedToDrawn);
     }
 
-    /// Of a set that nothing is held of.
+    /// Takes from a set of which nothing is held.
     fn use_rate(&mut self, request: &Request<'a>, longest: Count, admitted: Count) {
         if let Some(permit) = self.acquire_of(longest, request) {
             self.world.truth.add(admitted);
@@ -349,7 +349,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What looks only, with the lock and without.
+    /// Only looks, with the lock and without.
     fn look(&mut self) {
         let truth = &self.world.truth;
         match self.dice.u64(..3) {
