@@ -19,7 +19,7 @@ fn calls(capacity: u64, algorithm: Algorithm) -> Limit {
     credit::calls(capacity, algorithm).credit(Credit::auto())
 }
 
-/// Units that are recorded as drawn and not spent, over all processes.
+/// Units that are recorded as drawn and not yet spent, over all processes.
 fn unspent(segment: &Segment) -> u64 {
     let snapshot = segment.snapshot().expect("a copy");
     let holds = &snapshot.sets[0].holds;
@@ -74,7 +74,7 @@ fn what_costs_more_than_a_batch_is_charged_to_the_limit() {
     assert!(!check(&set, 1));
 }
 
-/// A process that draws once and then waits to be ended.
+/// A process that draws once and then waits until it is killed.
 fn drawing_child<'a>(set: &'a LimitSet, word: &'a AtomicU64) -> Child {
     let child = Child::fork(|| {
         assert!(check(set, 1));
@@ -100,7 +100,7 @@ fn processes_share_what_is_drawn_in_advance() {
         let mut harmonic = 0;
         for (number, word) in (1..).zip(words.iter()) {
             children.push(drawing_child(&set, word));
-            // The worker of a process that has drawn returns what is not used, once it gets round to it.
+            // The background worker of a process that has drawn returns what is not used, once it gets round to it.
             let drawn = counts(&segment).taken - taken;
             let largest = (CAPACITY - taken) / (16 * number);
             assert!(drawn >= largest, "{drawn} of {largest} at least");
@@ -137,7 +137,7 @@ fn a_forked_child_draws_a_batch_of_its_own() {
         assert!(counts(&segment).taken >= 100 + 1_500 / 32);
         child.kill();
         segment.recover().expect("works");
-        // What the killed child had not spent is back, and so is what the parent had not, if its worker got round to
+        // What the killed child had not spent is back. So is what the parent had not spent, if its worker got round to
         // it.
         assert_eq!(remaining(&set) + unspent(&segment), 1_600 - 2);
     });
@@ -177,7 +177,7 @@ fn a_change_and_a_reset_take_the_batches_back() {
     assert_eq!(unspent(&segment), 1_599 / 16 - 1);
     set.reset().run().expect("works");
     assert_eq!((unspent(&segment), remaining(&set)), (0, 3_200));
-    // To batches of a declared size, and back.
+    // The batches change to a declared size, and back.
     let fixed = credit::calls(3_200, Algorithm::Gcra).credit(Credit::batch(10));
     for (limit, drawn) in [(fixed, 10), (calls(3_200, Algorithm::Gcra), 3_199 / 16)] {
         segment.apply(&changed(limit)).expect("applied");

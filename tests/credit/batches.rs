@@ -1,4 +1,4 @@
-//! Limits with credit: what a process draws, what it admits by itself, and what happens to the rest.
+//! Limits with credit: what a process draws, what it admits on its own, and what happens to the rest.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn requests_are_admitted_from_a_batch_that_was_charged_before() {
                 assert_eq!(remaining(&set), 100 - charged, "{algorithm:?}");
             }
         }
-        // Those from the second batch are counted when it is returned, or when another is drawn.
+        // What is admitted from the second batch is counted when that is returned, or when another is drawn.
         assert_eq!((counts(&segment).admitted, counts(&segment).taken), (11, 20));
         assert!(check(&set, 1));
         assert_eq!((counts(&segment).admitted, counts(&segment).taken), (21, 30));
@@ -96,7 +96,7 @@ fn the_last_unit_can_be_had_and_no_more() {
 fn the_last_unit_can_be_had_at_every_date() {
     for algorithm in ALGORITHMS {
         for tenth in 0..10 {
-            // 2026-11-22T17:40:00Z, and from then on.
+            // From 2026-11-22T17:40:00Z on.
             let date = Duration::from_secs(1_795_369_200) + LONG / 100 * tenth;
             let set = SetDeclaration::new("api").add_limit(calls(100, algorithm, 7));
             let scene = Scene::at(date, set);
@@ -104,7 +104,7 @@ fn the_last_unit_can_be_had_at_every_date() {
             assert_eq!((0..200).filter(|_| check(&set, 1)).count(), 100);
             let refused = set.request().check().expect("works");
             let wait = refused.retry_after().expect("time heals it");
-            // Up to a sub-window later, and there are ten.
+            // At most a sub-window later, there are ten again.
             let longest = match algorithm {
                 Algorithm::SlidingWindowCounter => LONG + LONG / 10,
                 _ => LONG,
@@ -189,13 +189,14 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
         snapshot.sets[0].holds.len()
     );
     drop((segment, set));
-    // On detaching, it has given back everything that it did not spend: two units of each key are gone, three of `one`.
+    // On detaching, the process has given back everything that it did not spend: two units of each key are gone, and
+    // three of `one`.
     let segment = Segment::open(directory.path().join("limits")).expect("a segment");
     let set = segment.set("api").expect("declared");
     let request = set.request();
     for key in 0..KEYS {
         let request = request.for_key(key.to_le_bytes()).expect("keyed");
-        // What time had replenished of a batch did not come back with it.
+        // What time had already replenished of a batch did not come back with it.
         assert!(request.peek().expect("works")[0].remaining >= 97);
     }
     assert_eq!(counts(&segment).admitted, 2 * KEYS + 3);
@@ -232,7 +233,7 @@ fn what_is_not_used_is_returned_by_the_background_worker() {
         segment.set("api").expect("declared"),
         segment.set("keyed").expect("declared"),
     );
-    // Again, after the worker has seen that there is nothing to take care of.
+    // The second time is after the worker has seen that there is nothing to take care of.
     for spent in [3, 6] {
         assert!(check(&set, 3));
         assert!(check_key(&keyed));
@@ -332,7 +333,7 @@ fn what_a_killed_process_had_drawn_comes_back_and_is_counted() {
             let back = if REFUNDING.contains(&algorithm) { 6 } else { 0 };
             let of_key = keyed.request().for_key("a").expect("keyed");
             let left = || (remaining(&set), of_key.peek().expect("works")[0].remaining);
-            // Until it is reclaimed, it counts as used.
+            // Until the batch is reclaimed, it counts as used.
             assert_eq!(left(), (90, 90), "{algorithm:?}");
             segment.recover().expect("works");
             assert_eq!(left(), (90 + back, 90 + back), "{algorithm:?}");
@@ -430,12 +431,12 @@ fn what_was_drawn_by_a_handle_that_was_closed_is_returned_while_another_is_open(
     let other = opened_again(&directory);
     assert!(check(&set, 1));
     drop((segment, set));
-    // The other one does nothing that would make it look after its batches.
+    // The other handle does nothing that would make it look after its batches.
     eventually("the batch is returned", || {
         other.snapshot().expect("a copy").sets[0].holds.is_empty()
     });
     assert_eq!(counts(&other).admitted, 1);
-    // Its own are taken care of as well.
+    // The other handle's own batches are taken care of as well.
     let set = other.set("api").expect("declared");
     assert!(check(&set, 1));
     assert_eq!(other.snapshot().expect("a copy").sets[0].holds.len(), 1);
@@ -492,7 +493,7 @@ fn a_change_ends_the_batches_and_may_change_their_size() {
         .apply(&changed(calls(50, Algorithm::Gcra, 5)))
         .expect("applied");
     assert!(check(&set, 1));
-    // Of the 49 that the first call left, a batch of 5 is out.
+    // A batch of 5 is drawn from the 49 that the first call left.
     assert_eq!(counts(&segment).taken, 15);
     assert!((43..=45).contains(&remaining(&set)), "{}", remaining(&set));
     let without = Limit::calls("calls", 50, LONG);
@@ -508,10 +509,10 @@ fn processes_together_admit_what_the_limit_gives() {
             let limit = calls(CAPACITY, algorithm, 50);
             let (_directory, segment, _, spent) = spent_by_children(directory, limit, 6, spend_all);
             assert!(spent <= CAPACITY, "{algorithm:?}: {spent}");
-            // Each child ends with less than a batch.
+            // Each child ends with less than a batch left over.
             assert!(spent + 6 * 50 > CAPACITY, "{algorithm:?}: {spent}");
-            // When more was needed than was left of a batch, that was given back if the algorithm refunds, and drawn
-            // again.
+            // When a request needed more than was left of a batch, the rest of the batch was given back if the
+            // algorithm refunds, and drawn again.
             let counts = counts(&segment);
             assert_eq!(counts.taken - counts.refunded, CAPACITY, "{algorithm:?}");
         }

@@ -1,5 +1,6 @@
-//! The bounds of limits with credit, checked in every window of random traces: with several processes that are told one
-//! after the other what to do, on a virtual clock, and some of which are killed; and what random kills leave.
+//! The bounds of limits with credit, checked in every window of random traces: with several processes on a virtual
+//! clock that are told one after the other what to do, and some of which are killed. Also what random kills leave
+//! behind.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +32,7 @@ fn ask(set: &LimitSet, cost: u64) -> bool {
     checked.expect("works").is_admitted()
 }
 
-/// What one process is told, and answers: an instant, a cost, and the number of the step, which the answer repeats.
+/// What one process is told and answers: an instant, a cost, and the number of the step, which the answer repeats.
 struct Post<'a>(&'a [AtomicU64]);
 
 impl Post<'_> {
@@ -48,7 +49,7 @@ impl Post<'_> {
     }
 
     fn obey(&self, set: &LimitSet, clock: &VirtualClock) -> ! {
-        // One that replaces a killed process may be told something before it looks.
+        // A process that replaces a killed one may be told something before it first looks.
         let mut done = self.0[3].load(Ordering::Relaxed) / 2;
         loop {
             let step = self.0[2].load(Ordering::Acquire);
@@ -64,7 +65,7 @@ impl Post<'_> {
     }
 }
 
-/// The costs that were admitted, and when, in a random trace in which a process is killed now and then.
+/// The costs that were admitted, each with its instant, in a random trace in which a process is killed now and then.
 fn trace(directory: &Path, set: SetDeclaration, window: u64, seed: u64) -> Vec<(u64, u64)> {
     let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
     let segment = OpenOptions::new()
@@ -172,7 +173,7 @@ fn no_window_sees_more_than_the_bound_and_what_automatic_batches_left() {
             assert!(max <= bound.units + left, "{algorithm:?}: {max}");
             // The limit was really used.
             assert!(max >= CAPACITY, "{algorithm:?}: {max}");
-            // Whatever is spent was charged before. At the beginning, nothing is left over.
+            // Whatever is spent was charged before. At the beginning, nothing is left over from earlier.
             let mut spent = 0;
             for (instant, cost) in &admitted {
                 spent += cost;
@@ -235,12 +236,12 @@ fn a_batch_ends_with_the_window_that_began_with_the_first_use() {
     assert_eq!(remaining(), 14);
     at(1_000_000);
     assert!(ask(&set, 1));
-    // From the next window: what was left of the first one is gone.
+    // Taken from the next window: what was left of the first one is gone.
     assert_eq!(remaining(), 14);
     assert_eq!((0..30).filter(|_| ask(&set, 1)).count(), 19);
 }
 
-/// What permits did not use may be used by others, at most once, and only in windows in which the limit gives it back.
+/// Others may use what permits did not, at most once, and only in windows in which the limit gives it back.
 #[test]
 fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
     const WINDOW: u64 = 20_000_000;
@@ -261,7 +262,7 @@ fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
         let set = segment.set("api").expect("declared");
         let mut dice = Rng::with_seed(seed);
         let mut now = NEW_YEAR;
-        // When it was admitted, and what it has used.
+        // When each permit was admitted, and what it has used.
         let mut used: Vec<(u64, u64)> = Vec::new();
         let mut held = Vec::new();
         for _ in 0..20 * STEPS {
@@ -271,7 +272,7 @@ fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
                 _ => dice.u64(..WINDOW / 32),
             };
             clock.advance_to(Duration::from_nanos(now));
-            // Long pauses, and then many at once that have used nothing.
+            // After long pauses, many permits at once give back everything.
             let gives_back = if dice.u64(..300) == 0 { held.len() } else { 0 };
             for _ in 0..gives_back {
                 let (mut permit, position): (shmlimit::Permit<'_>, usize) = held.remove(0);
@@ -314,7 +315,7 @@ fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_eac
             .create(directory.join("limits"), &Declaration::new().add_set(set))
             .expect("a segment");
         let set = segment.set("api").expect("declared");
-        // Counted before each request and after it, so that one admitted at the kill may count as either.
+        // Counted before each request and after it: one that was admitted at the kill may count either way.
         let words = SharedWords::new(2);
         let mut dice = Rng::with_seed(42);
         let mut unsure = 0;
@@ -346,12 +347,13 @@ fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_eac
             kept <= admitted + unsure + KILLS * (BATCH - 1),
             "{counts:?}: {admitted}"
         );
-        // A batch that a process was drawing when it was killed is undone, but may have been counted; so may what it
-        // gave back.
+        // If a process was killed while it drew a batch, that is undone, but it may have been counted. The same goes
+        // for what it gave back.
         let counted = counts.taken - counts.reclaimed - counts.refunded;
         assert!(counted.abs_diff(kept) <= KILLS * BATCH, "{counts:?}: {kept}");
         assert!(counts.admitted <= admitted + unsure, "{counts:?}: {admitted}");
-        // Only a kill in the few instructions between a draw and its record, or in taking a batch back, loses units.
+        // Units are lost only by a kill in the few instructions between a draw and its record, or while a batch is
+        // taken back.
         assert!(
             counts.admitted + KILLS * BATCH >= admitted,
             "{counts:?}: {admitted}"

@@ -1,4 +1,4 @@
-//! Limits with credit, which a process draws in batches and admits from by itself.
+//! Limits with credit, which a process draws in batches, to admit from them on its own.
 
 mod automatic;
 mod batches;

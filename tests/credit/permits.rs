@@ -27,7 +27,7 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
         assert_eq!((remaining(&set), counts(&segment).refunded), (90, 0));
         assert!(check(&set, 2 + back));
         assert_eq!(counts(&segment).taken, 10);
-        // Less than a batch is left, whatever permits give back.
+        // Less than a batch is left, however much permits give back.
         let mut permits: Vec<_> = (0..2).map(|_| expect_permit(request.try_acquire())).collect();
         for permit in &mut permits {
             permit.cancel().expect("works");
@@ -86,7 +86,7 @@ fn what_a_permit_did_not_use_goes_to_the_limit_where_its_batch_was_taken_back() 
             .credit(Credit::batch(10));
         let (_directory, _segment, set) = one_limit(limit);
         let mut permit = drawn_permit(&set);
-        // It has to wait, so the 2 that are left come back, and it gives up at once.
+        // The request has to wait, so the 2 units that are left come back. Then it gives up at once.
         let request = set.request().with("calls", 93).expect("declared");
         let outcome = request.acquire_while(TIMEOUT, || false).expect("works");
         assert!(!outcome.is_admitted());
@@ -100,7 +100,7 @@ fn what_a_permit_did_not_use_goes_to_the_limit_where_its_batch_was_taken_back() 
 #[test]
 fn several_permits_of_one_batch_get_back_no_more_than_time_has_left_of_it() {
     for algorithm in REFUNDING {
-        // One unit in 10 µs.
+        // One unit every 10 µs.
         let limit = Limit::rate("calls", 100, Duration::from_micros(1_000))
             .algorithm(algorithm)
             .credit(Credit::batch(10));
@@ -108,7 +108,8 @@ fn several_permits_of_one_batch_get_back_no_more_than_time_has_left_of_it() {
         let set = scene.set();
         let request = set.request().with("calls", 2).expect("declared");
         let mut permits: Vec<_> = (0..5).map(|_| expect_permit(request.try_acquire())).collect();
-        // Six of the ten are replenished, and others take 50: only the last two permits have anything to give back.
+        // Six of the ten are replenished, and other requests take 50: only the last two permits have anything to give
+        // back.
         scene.clock.advance_to(START + Duration::from_micros(60));
         assert!(check(&set, 50));
         assert_eq!(remaining(&set), 46);
@@ -130,7 +131,8 @@ fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
         let scene = Scene::at(START, SetDeclaration::new("api").add_limit(limit));
         let set = scene.set();
         assert!(check(&set, 4));
-        // Time replenishes the batch, of which 2 are left, and a request that is not admitted from it takes everything.
+        // Time replenishes the batch, of which 2 units are left, and a request that is not admitted from it takes all
+        // of the limit.
         scene.clock.advance_to(START + Duration::from_secs(6));
         assert!(check(&set, 8));
         let request = set.request().with("calls", 5).expect("declared");
@@ -140,7 +142,7 @@ fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
             Some(Duration::from_secs(5)),
             "{algorithm:?}"
         );
-        // What is left is lost meanwhile.
+        // The 2 units are lost meanwhile.
         let waiting = set.request().with("calls", 8).expect("declared");
         let outcome = waiting.acquire_while(TIMEOUT, || false).expect("works");
         assert!(!outcome.is_admitted());
