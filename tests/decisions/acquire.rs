@@ -105,7 +105,7 @@ fn what_time_has_replenished_is_not_refunded_out_of_what_others_took() {
     };
     let mut early = take();
     let _late = take();
-    // The window of the early one is over, and the late one has taken what came back.
+    // The window of the early permit is over, and the late one has taken what came back.
     assert!(early.settle([("tokens", 0)]).expect("first").refunded("tokens") < 1000);
     let mut earlier = vec![take(), take()];
     let _latest = take();
@@ -192,7 +192,7 @@ fn a_recovery_of_what_is_sound_repairs_nothing() {
         create(SetDeclaration::new("pool").add_limit(Limit::concurrency("connections", 8)));
     let take = || expect_permit(pool.request().try_acquire());
     let mut permits: Vec<_> = (0..5).map(|_| take()).collect();
-    // Holds in use, between others that are free again, and after them those that were never used.
+    // Some holds are in use, others between them are free again, and those after them were never used.
     drop(permits.remove(3));
     drop(permits.remove(1));
     for held in (0..=3).rev() {

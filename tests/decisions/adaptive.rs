@@ -48,7 +48,7 @@ impl Workers {
         remaining[0]
     }
 
-    /// Takes everything, alternating between both, and gives it back after this time. Returns how much it was.
+    /// Takes everything, alternating between both, and gives it back after this time. Returns how much there was.
     fn round(&self, latency: Duration, give_back: impl Fn(&mut Permit<'_>)) -> u64 {
         let mut permits = Vec::new();
         let mut turns = self.sets.iter().cycle();

@@ -470,8 +470,8 @@ fn no_time_is_forecast_for_what_comes_back_when_its_holders_give_it_back() {
     assert_eq!(forecast(), full);
 }
 
-/// On the machine's clocks: the count of a sub-window is forgotten when the next but one begins, by the sub-windows of
-/// the wall clock.
+/// On the machine's clocks: sub-windows are those of the wall clock, and the count of one is forgotten when the next
+/// but one begins.
 #[test]
 fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
     const HOUR: u64 = 3600;
@@ -485,7 +485,7 @@ fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
         now.duration_since(std::time::UNIX_EPOCH)
             .expect("after the epoch")
     };
-    // A segment clock that began later would end too soon, so it begins at this instant.
+    // A segment's clock begins at this instant at the latest: one that began later would end too soon.
     const LATEST_BEGIN: u64 = 1 << 62;
     if utc() > Duration::from_nanos(LATEST_BEGIN) {
         println!("skipped: the segment clock shows no wall-clock time from the year 2116 on");
@@ -494,7 +494,7 @@ fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
     let before = utc();
     let reset_after = request(&set, 0).peek().expect("works")[0].reset_after;
     let after = utc();
-    // The wall clock may be adjusted meanwhile.
+    // The wall clock may have been adjusted in between.
     let second = Duration::from_secs(1);
     let (earliest, latest) = (before + reset_after - second, after + reset_after + second);
     let boundary = Duration::from_secs(latest.as_secs() / HOUR * HOUR);

@@ -1,4 +1,4 @@
-//! What has a hold: a permit, a batch of credit, a granted ticket, and nothing else, whatever is asked and whatever is
+//! What has a hold: permits, batches of credit, granted tickets, and nothing else, whatever is asked and whatever is
 //! declared.
 
 use std::future::Future;
@@ -16,7 +16,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const CAPACITY: u64 = 100;
 const KEY: &str = "192.0.2.1";
 
-/// A limit of every kind with every option, named `units`. Some combinations have no meaning.
+/// A limit of every kind with every option, named `units`. Some combinations are invalid.
 fn limits() -> Vec<Limit> {
     let mut limits = vec![
         Limit::concurrency("units", CAPACITY),
@@ -45,7 +45,7 @@ fn limits() -> Vec<Limit> {
     of_options.concat()
 }
 
-/// Every set of these, alone and together with another limit of each kind.
+/// Every valid set of one of these limits, alone and together with another limit of each kind.
 fn declarations() -> Vec<SetDeclaration> {
     let keyed = |set: SetDeclaration| set.keyed(Keyed::new(100).when_full(WhenFull::EvictOldest));
     let of_sets: [&dyn Fn(SetDeclaration) -> SetDeclaration; 5] = [
@@ -74,7 +74,7 @@ fn declarations() -> Vec<SetDeclaration> {
     sets
 }
 
-/// The handle whose limits are asked.
+/// The handle whose limits are used.
 struct Subject<'a> {
     set: &'a LimitSet,
     key: Option<Key<'a>>,
@@ -82,7 +82,7 @@ struct Subject<'a> {
     request: Request<'a>,
 }
 
-/// A verb of the key or of the set.
+/// Calls a method of the key, or of the set if there is no key.
 macro_rules! ask {
     ($subject:expr, $verb:ident($($argument:expr),*)) => {
         match &$subject.key {
@@ -92,7 +92,7 @@ macro_rules! ask {
     };
 }
 
-/// Does something, and returns the permits that remain. It is an error if the verb has no meaning here.
+/// Does something, and returns the permits that remain. It is an error if what it does is not possible for the subject.
 type Verb = for<'a> fn(&Subject<'a>) -> Result<Vec<Permit<'a>>, Error>;
 
 fn finished<F: Future>(future: F) -> F::Output {
@@ -200,7 +200,7 @@ fn whatever_is_asked_of_whatever_is_declared_the_holds_are_those_of_the_permits_
             scene.pass(10 * MINUTE);
             let mut request = set.request();
             for limit in set.limits() {
-                // Budgets are asked, but not charged.
+                // The request asks budgets, but charges them nothing.
                 let _ = request.set_cost(limit, 2);
             }
             let has_key = set.is_keyed() && !is_by_address;
@@ -225,7 +225,7 @@ fn whatever_is_asked_of_whatever_is_declared_the_holds_are_those_of_the_permits_
                 .iter()
                 .any(|limit| limit.kind() == shmlimit::declare::Kind::Concurrency);
             if draws {
-                // The batch has a hold, whoever is admitted from it.
+                // The batch has a hold, whichever request is admitted from it.
                 assert!(holds() <= 1, "{verb}: {text}");
             } else {
                 let expected = if gives_back { permits.len() } else { 0 };

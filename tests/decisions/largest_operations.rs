@@ -10,7 +10,7 @@ use shmlimit::{Algorithm, Limit, SetDeclaration};
 const MINUTE: Duration = Duration::from_secs(60);
 const MAX_LIMITS: usize = 16;
 
-/// A set with as many limits as there may be, the first of which is held.
+/// A set with as many limits as there may be, the first `held` of which are held.
 fn widest_set(algorithm: Algorithm, held: usize) -> SetDeclaration {
     (0..MAX_LIMITS).fold(SetDeclaration::new("wide"), |set, index| {
         let name = format!("limit {index}");
@@ -36,7 +36,7 @@ fn the_widest_sets_fit_the_journal() {
         for name in &names {
             request.set_cost(name, 10).expect("declared");
         }
-        // Settled to less and to more than was reserved.
+        // Settled to less than was reserved, and to more.
         for used in [3, 2_000] {
             let mut permit = expect_permit(request.try_acquire());
             permit
@@ -91,8 +91,8 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
     }
 }
 
-/// Settles the one of many permits that was taken after `before` others and before `behind - 1` of them. Returns what
-/// came back from each sliding window, and from the others, which are overdrawn.
+/// Settles one of many permits: it was taken after `before` others and before `behind - 1` of them. Returns what came
+/// back from each sliding window; the other limits are overdrawn.
 fn settle_in_the_middle(limits: usize, logs: usize, before: usize, behind: usize) -> Vec<u64> {
     let set = (0..limits).fold(SetDeclaration::new("wide"), |set, index| {
         let limit = Limit::rate(format!("limit {index}"), 1_000_000, MINUTE);
@@ -134,7 +134,7 @@ fn all_sliding_windows_of_a_set_give_back_in_one_operation_as_far_as_their_share
                 continue;
             }
             let share = (128 - 5 * (limits - logs)) / logs;
-            // Next to both ends of the log.
+            // The last record that either end of the log reaches.
             let most = share - 2;
             for (before, behind, comes_back) in [
                 (most, most + 1, 7),

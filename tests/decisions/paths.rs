@@ -1,8 +1,8 @@
 //! Plain requests are decided on a fast path, which has a lane for a single backlog, a policy for several backlogs and
-//! one for any limits; all others are decided on the general path. The results must be the same.
+//! one for any limits. All others are decided on the general path. The results must be the same.
 //!
-//! Each trace is played twice: as it is, and with an additional limit in shadow that every request asks, which keeps it
-//! off the fast path and changes nothing else.
+//! Each trace is played twice: unchanged, and with an additional limit in shadow that every request takes, which keeps
+//! the request off the fast path and changes nothing else.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const KEYS: [&str; 2] = ["ann", "bob"];
 /// The additional limit.
 const SHADOW: &str = "shadow";
 
-/// From this kind on, limits give back what is held of them.
+/// Limits of this kind and above get back what is held of them.
 const FIRST_HELD: usize = 7;
 
 #[derive(Clone, Debug)]
@@ -43,12 +43,12 @@ impl AnyLimit {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// This much of each limit, for one of the keys.
+    /// Takes this much of each limit, for one of the keys.
     Take {
         key: usize,
         costs: [u64; 3],
     },
-    /// Of the ones that are held.
+    /// Gives back one of the permits that are held.
     GiveBack(usize),
     Pass(u64),
 }

@@ -265,7 +265,7 @@ fn the_least_loaded_member_is_the_one_with_the_largest_share_left() {
     let _two_fifths = take(2, "requests", 40);
     let (index, permit) = admitted(pool.request().try_acquire().expect("works"));
     assert_eq!(index, 1);
-    // Now half of that one is held as well.
+    // Now half of that set is held as well.
     let (index, _) = admitted(pool.request().try_acquire().expect("works"));
     assert_eq!(index, 2);
     drop(permit);
@@ -329,7 +329,7 @@ fn names_are_resolved_in_every_member_that_has_them() {
     assert!(matches!(answer, Err(Error::Request(RequestError::UnknownLimit { set, .. })) if set == "1"));
 }
 
-/// Takes the only place of every member, lets `wait` wait, and frees the place that it waits for.
+/// Takes the only place of every member, calls `wait`, and frees the place for which it waits.
 fn wait_for_a_place(directory: &Path, wait: impl Fn(&LimitPool) -> usize + Sync) {
     let named = |index: u32| SetDeclaration::new(index.to_string()).add_limit(places(1));
     let segment = create(directory, (0..3).map(named));
@@ -411,7 +411,7 @@ fn forked_workers_start_at_different_members() {
             PoolStrategy::RoundRobin,
             (0..WORKERS).map(|_| plenty()),
         );
-        // They do not share the parent's position.
+        // The workers do not start at the parent's position.
         choose(&pool);
         let chosen = SharedWords::new(WORKERS);
         let all_have_chosen = || chosen.iter().all(|word| word.load(Ordering::Acquire) != 0);
@@ -437,7 +437,7 @@ fn chance_differs_in_forked_children() {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let pool = pool(directory, PoolStrategy::Random, [plenty(), plenty()]);
         choose(&pool);
-        // Sixty-four choices between two make a word, and two words are not equal by chance.
+        // Sixty-four choices between two make a word. Two such words are not equal by chance.
         let choices = || (0..64).fold(0, |word, _| (word << 1) | choose(&pool) as u64);
         let words = SharedWords::new(2);
         for word in &*words {

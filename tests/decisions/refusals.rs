@@ -69,7 +69,7 @@ fn a_refusal_outlives_the_handle_of_the_set_and_is_read_by_another_thread() {
     assert_eq!(text, copy.to_string());
 }
 
-/// What `main` prints if it returns one, and what `unwrap` prints.
+/// The debug form is what `main` prints if it returns one, and what `unwrap` prints.
 #[test]
 fn the_debug_form_of_refusals_and_errors_is_their_message() {
     let (_directory, mail) = one_a_minute();

@@ -117,7 +117,7 @@ fn every_limit_is_charged_as_of_the_instant_of_the_use() {
         assert!(request(10, 0).try_acquire().expect("works").is_admitted());
         let both = request(10, 10).reserve(HOUR).expect("works").into_result();
         assert!(both.expect("in ten seconds").delay() > Duration::from_secs(9));
-        // The fast ones are charged as of ten seconds from now, so none are left until after that.
+        // The fast limit is charged as of ten seconds from now, so nothing of it is left until after that.
         assert!(!request(0, 10).try_acquire().expect("works").is_admitted());
     });
 }
@@ -181,7 +181,7 @@ fn a_forked_child_cannot_cancel_what_its_parent_reserved() {
                 });
                 child.succeed();
                 assert!(reserved.expect("reserved").cancel().expect("works"));
-                // Given back twice, it would be what the first reservation has used.
+                // If it were given back twice, that would be as much as the first reservation has used.
                 assert!(reserve(set, 10, Duration::ZERO).is_none());
             });
         },

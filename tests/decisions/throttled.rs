@@ -1,5 +1,5 @@
-//! The service behind the limits says that it takes nothing for a while: nothing is admitted until then, and afterwards
-//! everything is as before.
+//! The service behind the limits says that it takes nothing for a while: nothing is admitted until that is over, and
+//! afterwards everything is as before.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ fn throttles_one_key_and_keeps_its_row_until_then() {
     let reason = || throttled.check().expect("works").reason();
     assert_eq!(reason(), Some(RefusalReason::Throttled));
 
-    // What the others use is replenished by then, so each of them gets a row that another had.
+    // By the time a row is needed, what its previous key used is replenished, so each of the others gets a row.
     for number in 0..10_u32 {
         scene.clock.advance_to(Duration::from_secs(u64::from(number)));
         for other in 0..20_u32 {
@@ -195,7 +195,7 @@ fn what_was_used_is_counted_and_what_is_in_shadow_goes_on() {
     assert!(set.request().check().expect("works").is_admitted());
 }
 
-/// With the processor's counter, the clock may read some microseconds earlier than it did for throttling.
+/// With the processor's counter, the clock may read a few microseconds earlier than it did when it was throttled.
 #[test]
 fn the_longest_time_begins_at_once() {
     let (_directory, _segment, set) =
@@ -334,7 +334,7 @@ fn what_was_admitted_without_a_row_throttles_no_other_key() {
             .add_limit(Limit::calls("requests", 10, MINUTE)),
     );
     let set = scene.set();
-    // More than there are rows.
+    // More keys than there are rows.
     for number in 0..1_000_u32 {
         let key = number.to_le_bytes();
         let mut permit = expect_permit(set.request().for_key(key).expect("keyed").try_acquire());
