@@ -1,4 +1,4 @@
-//! Each system call of an operation that can fail because the system is short of something fails once: the operation
+//! Each system call of an operation that can fail because the system is short of something fails once. The operation
 //! succeeds all the same or says what failed, nothing is lost or left behind, and a later attempt works.
 
 #[path = "../scene/mod.rs"]
@@ -33,7 +33,7 @@ const ERRORS: [Errno; 6] = [
 /// No operation makes this many calls.
 const MAX_CALLS: u64 = 2_000;
 
-/// A short wait that no process ends.
+/// A short wait that ends only when its time is over.
 const SHORT: Duration = Duration::from_millis(20);
 
 fn declaration() -> Declaration {
@@ -60,7 +60,7 @@ fn snapshot(directory: &Path) -> SegmentSnapshot {
 /// The operation to perform with one call failing, prepared beforehand.
 type Operation = Box<dyn FnOnce() -> Result<(), Error>>;
 
-/// Fails each call of an operation in turn, with each error, each time in a process of its own, until none is left. The
+/// Fails each call of an operation in turn, with each error, each time in a separate process, until none is left. The
 /// preparation happens in that process, or is inherited from the process that forks it.
 fn fail_each_call(test: &str, prepare: fn(&Path) -> Operation, inherits: bool, max_attached: usize) {
     in_own_process(test, 10 * TIMEOUT, |directory| {
@@ -85,7 +85,7 @@ fn fail_each_call(test: &str, prepare: fn(&Path) -> Operation, inherits: bool, m
                         check_error(&error, errno, failed.unwrap_or(-1));
                     }
                     check_leftovers(&place, max_attached);
-                    // The same again, in the same process: the failure has left nothing behind that is in the way.
+                    // Does the same again, in the same process: the failure has left nothing behind that is in the way.
                     let again = prepare(&place)();
                     again.unwrap_or_else(|error| panic!("after {errno} of call {failed:?}: {error}"));
                 });
@@ -115,7 +115,7 @@ const FORBIDDEN: [(&str, libc::c_long); 4] = [
     ("renameat2", libc::SYS_renameat2),
 ];
 
-/// The system's error is in ours, or one that means the same.
+/// Checks that the system's error is in ours, or one that means the same.
 fn check_error(error: &Error, errno: Errno, call: libc::c_long) {
     let is_told = match error {
         Error::Open(OpenError::Io { source, .. } | OpenError::Unsupported { source, .. }) => {
@@ -124,7 +124,7 @@ fn check_error(error: &Error, errno: Errno, call: libc::c_long) {
             code == Some(errno as i32) || code == Some(Errno::EAGAIN as i32)
         }
         Error::Open(OpenError::NoSpace { .. }) => errno == Errno::ENOSPC,
-        // As a filter answers. It must be the call that failed.
+        // As if a filter had answered. The error must name the call that failed.
         Error::Open(OpenError::CallForbidden {
             call: named, source, ..
         }) => source.raw_os_error() == Some(errno as i32) && FORBIDDEN.contains(&(*named, call)),
@@ -133,7 +133,8 @@ fn check_error(error: &Error, errno: Errno, call: libc::c_long) {
     assert!(is_told, "{errno} of call {call} came out as {error:?}");
 }
 
-/// Nothing but the segment is in the directory, nothing is held, and no more processes are in it than are attached.
+/// Checks that nothing but the segment is in the directory, that nothing is held, and that no more processes are in the
+/// segment than are attached.
 fn check_leftovers(directory: &Path, max_attached: usize) {
     for entry in fs::read_dir(directory).expect("a directory") {
         assert_eq!(entry.expect("an entry").path(), path(directory), "left behind");
@@ -148,7 +149,7 @@ fn check_leftovers(directory: &Path, max_attached: usize) {
     }
 }
 
-/// When the process is gone, everything that it had is available to others.
+/// Checks, when the process is gone, that everything it had is available to others.
 fn check_afterwards(directory: &Path) {
     let segment = segment(directory);
     let alive = segment.snapshot().expect("a copy").participants;
@@ -202,7 +203,7 @@ fn joining_in_a_forked_child() {
             })
         },
         true,
-        // The process from which it was inherited may not have left yet.
+        // The process that passed it on may not have left yet.
         1,
     );
 }

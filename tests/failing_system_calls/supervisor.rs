@@ -1,6 +1,6 @@
-//! Makes one system call of this process fail, as on a system that is short of something.
+//! Makes one system call of this process fail, as it would on a system that is short of something.
 //!
-//! A filter passes every system call to a thread of its own, which lets it continue or answers in the kernel's place
+//! A filter passes every system call to a separate thread, which lets it continue or answers in the kernel's place
 //! (seccomp_unotify(2)). A filter cannot be removed, so this is for processes that end soon.
 #![allow(unsafe_code, reason = "filters the system calls of this process")]
 
@@ -11,7 +11,7 @@ use std::{io, mem, thread};
 use libc::{c_long, seccomp_data, seccomp_notif, seccomp_notif_resp, sock_filter, sock_fprog};
 use nix::errno::Errno;
 
-/// Errors that do not count: memory for the allocator, and calls that cannot fail in this way.
+/// Calls whose errors do not count: memory for the allocator, and calls that cannot fail in this way.
 const LEFT_ALONE: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -33,7 +33,7 @@ const LEFT_ALONE: &[c_long] = &[
     libc::SYS_sigaltstack,
 ];
 
-/// Calls that can fail like this and that the library makes, or that a later version may make.
+/// Calls that can fail with this error and that the library makes, or that a later version may make.
 fn fails_with(errno: Errno) -> &'static [c_long] {
     match errno {
         Errno::ENOSPC => &[
@@ -129,10 +129,10 @@ const OLDER_NAMES: &[(c_long, c_long)] = &[];
 #[derive(Debug)]
 struct Plan {
     errno: Errno,
-    /// Which of the calls that can fail like this is to fail.
+    /// Which of the calls that can fail with the error is to fail.
     number: u64,
-    /// Whether the supervisor has reached its loop, in which it allocates nothing: a call that it keeps waiting may
-    /// hold the allocator's lock.
+    /// Whether the supervisor has reached its loop, in which it allocates nothing: a call that is waiting for its
+    /// answer may hold the allocator's lock.
     is_supervised: AtomicBool,
     listener: AtomicI32,
     is_armed: AtomicBool,
@@ -153,7 +153,7 @@ pub fn with_a_failing_call<T>(errno: Errno, number: u64, operate: impl FnOnce() 
         seen: AtomicU64::new(0),
         failed: AtomicI64::new(-1),
     });
-    // It starts before the filter is in place, so the filter does not apply to it.
+    // The supervisor starts before the filter is in place, so the filter does not apply to it.
     thread::spawn({
         let plan = Arc::clone(&plan);
         move || plan.supervise()
@@ -180,9 +180,9 @@ impl Plan {
             }
         };
         loop {
-            // SAFETY: all zeros is a value of the type, and what the kernel wants to be given.
+            // SAFETY: all zeros is a valid value of the type, and what the kernel requires.
             let mut call: seccomp_notif = unsafe { mem::zeroed() };
-            // SAFETY: the kernel fills in the one structure, which outlives the call.
+            // SAFETY: the kernel fills in this one structure, which outlives the call.
             if unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_RECV, &mut call) } != 0 {
                 continue;
             }
@@ -197,8 +197,8 @@ impl Plan {
                     libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32
                 },
             };
-            // SAFETY: the kernel reads the one structure, which outlives the call. A call whose thread is gone by now
-            // needs no answer.
+            // SAFETY: the kernel reads this one structure, which outlives the call. If the thread that made the call is
+            // gone by now, it needs no answer.
             unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &mut answer) };
         }
     }
@@ -221,8 +221,8 @@ fn can_fail(call: &seccomp_data, errno: Errno) -> bool {
         .iter()
         .find(|(older, _)| *older == number)
         .map_or(number, |(_, name)| *name);
-    // Memory that the allocator asks for, or the standard library to start a thread: without it a program ends.
-    // The C library first asks for the stack of a thread without any access.
+    // Memory that the allocator asks for, or that the standard library asks for to start a thread: without it, a
+    // program ends. The C library first asks for a thread's stack without any access to it.
     let is_for_the_allocator = number == libc::SYS_mmap && {
         let (access, flags) = (call.args[2] as i32, call.args[3] as i32);
         flags & libc::MAP_ANONYMOUS != 0 && (flags & libc::MAP_STACK == 0 || access != libc::PROT_NONE)
@@ -265,7 +265,7 @@ fn install_filter() -> io::Result<i32> {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: the call takes numbers only.
+    // SAFETY: the call takes nothing but numbers.
     Errno::result(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
     // SAFETY: the filter and its program outlive the call, which copies them.
     let listener = unsafe {
