@@ -1,4 +1,4 @@
-//! Limits that each key has of its own, and that hosts share.
+//! Limits that each key has for itself, and that hosts share.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,7 +19,7 @@ use super::scene::process::{TIMEOUT, eventually};
 use super::scene::{expect_permit, expect_refusal, queued};
 use super::store::Store;
 
-/// Long enough for a row that only has something to report.
+/// Long enough that a row is due which only has something to report.
 const GATHERED: Duration = Duration::from_millis(500);
 
 fn keyed(limit: Limit, max_keys: u64) -> SetDeclaration {
@@ -56,7 +56,7 @@ impl Host {
     /// Makes the segment forget when to look at rows that want something.
     fn forget_when_to_look(&self) {
         let raw = RawSegment::open(&self.scene.path());
-        // Behind the two words of the algorithm.
+        // The record follows the two words of the algorithm.
         let record = raw.leases_of_shard() + 2;
         assert_ne!(
             raw.word(record + lease::ALERTED),
@@ -80,7 +80,7 @@ fn the_first_unit_of_a_key_needs_no_lease_and_is_reported() {
     let host = Host::of_set(keyed(calls(60), 1000), &store);
     assert!(host.admits("a") && host.admits("b"));
     assert_eq!(host.reason("a"), RefusalReason::LeasePending);
-    // At once, because somebody wants more of it. Nobody waits for the other.
+    // It is asked for at once, because somebody wants more of it. Nobody waits for the other key.
     assert!(host.ask() > 0);
     assert!(host.admits("a"), "it was asked for");
     host.scene.pass(GATHERED);
@@ -153,7 +153,7 @@ fn a_key_that_is_used_up_is_refused_until_the_store_has_a_unit() {
                 host.scene.pass(Duration::from_millis(1));
             }
         }
-        // As much as there is, and what each admitted before it had asked.
+        // At most what the limit has, and what each host admitted before it had asked.
         assert!((6..=9).contains(&admitted), "{algorithm}: {admitted}");
         let set = hosts[0].scene.set();
         let refusal = expect_refusal(set.request().for_key("a").expect("a key").try_acquire());
@@ -164,7 +164,7 @@ fn a_key_that_is_used_up_is_refused_until_the_store_has_a_unit() {
             host.scene.pass(retry_after + Duration::from_millis(100));
         }
         assert!(hosts[0].admits("a"), "{algorithm}");
-        // Another key has its own.
+        // Another key has its own units.
         assert!(hosts[0].admits("b"));
     }
 }
@@ -181,7 +181,7 @@ fn a_busy_key_is_leased() {
     }
     assert!(admitted > 4900, "{admitted}");
     assert!(asked < 150, "{asked} requests for {admitted} admissions");
-    // It gives back what it does not use.
+    // The host gives back what it does not use.
     for _ in 0..100 {
         host.scene.pass(LEASE / 8);
         host.ask();
@@ -190,7 +190,7 @@ fn a_busy_key_is_leased() {
     assert_eq!(host.store.outstanding(&host.store.names()[0]), 0);
 }
 
-/// However small the table, what was spent reaches the store before the row is given to another key.
+/// However small the table is, what was spent reaches the store before the row is given to another key.
 #[test]
 fn no_row_is_given_away_with_something_to_report() {
     let store = Store::default();
@@ -214,7 +214,7 @@ fn no_row_is_given_away_with_something_to_report() {
         window: MINUTE,
         burst: 60,
     };
-    // Counted by the store without replenishing since, so at least what is not replenished by now.
+    // The store's count has not been replenished since the last report, so it contains at least what is still used now.
     assert_eq!(store.names().len(), admitted.len());
     assert!(store.names().iter().any(|name| store.used(name, &rule) > 0));
 }
@@ -241,7 +241,7 @@ fn each_outage_policy_does_what_it_says_by_key() {
         let lease = host.lease();
         assert_eq!(lease.problem, Some(StoreProblem::Unreachable), "{policy}");
         assert_eq!(lease.refusing, !without, "{policy}");
-        // A key that begins during the outage follows it.
+        // A key that is first used during the outage follows the policy, too.
         assert_eq!(host.admits("new"), without, "{policy}");
         for _ in 0..20 {
             host.scene.pass(LEASE / 8);
@@ -260,7 +260,7 @@ fn drains_every_key() {
     let host = Host::of_set(keyed(calls(6000), 1000), &Store::default());
     for key in ["a", "b"] {
         assert!(host.admits(key) && !host.admits(key));
-        // Looks at the keys of a shard are some time apart.
+        // The keys of a shard are looked at only every so often.
         host.scene.pass(GATHERED);
         host.ask();
         assert!(host.admits(key));
@@ -282,7 +282,7 @@ fn drains_every_key() {
     assert!(host.admits("new"));
 }
 
-/// A process that drains a shard begins with its record, and may die before it has come to all rows.
+/// A process that drains a shard begins with the shard's record, and may die before it has got to all rows.
 #[test]
 fn a_shard_that_drains_drains_all_of_its_keys() {
     let host = Host::of_set(keyed(calls(6000), 20), &Store::default());
@@ -315,11 +315,11 @@ fn who_waits_for_a_key_is_admitted_when_the_answer_comes() {
     });
 }
 
-/// A debit comes after the request, perhaps long after its row had nothing more to say.
+/// A debit comes after the request, perhaps long after the row had nothing left to report.
 #[test]
 fn what_is_settled_late_is_reported() {
     let budget = Limit::budget("calls", 1000, MINUTE).fleet(fleet());
-    // One of five units comes back meanwhile.
+    // One of the five units comes back in the meantime.
     let slow = Limit::calls("calls", 20, MINUTE).fleet(fleet().unleased(5));
     for (limit, reserved, used, told) in [
         (budget, 0, 400, (400, 0)),
@@ -348,7 +348,7 @@ fn what_is_settled_late_is_reported() {
     }
 }
 
-/// What was granted to a request that waited comes back when nobody comes for it.
+/// What was granted to a waiting request comes back if nobody claims it.
 #[test]
 fn what_is_granted_and_not_collected_is_reported() {
     let limit = Limit::calls("calls", 20, MINUTE).fleet(fleet().unleased(5));
@@ -372,7 +372,7 @@ fn what_is_granted_and_not_collected_is_reported() {
     assert!(asked[0].request().refunded > 0);
 }
 
-/// What was used already is charged although nothing is left, and reported.
+/// What has already been used is charged and reported, although nothing is left.
 #[test]
 fn what_is_debited_with_nothing_left_is_reported() {
     let budget = Limit::budget("calls", 10, MINUTE).fleet(fleet());
@@ -396,7 +396,7 @@ fn what_is_debited_with_nothing_left_is_reported() {
     assert_eq!(said, [20, 20]);
 }
 
-/// It looks at rows some at a time, and may die between two times, without the lock.
+/// A process looks at rows a few at a time, and may die in between, without the lock.
 #[test]
 fn what_a_process_did_not_come_to_is_asked_for_by_the_next() {
     let host = Host::of_set(keyed(calls(60), 200), &Store::default());
@@ -404,7 +404,7 @@ fn what_a_process_did_not_come_to_is_asked_for_by_the_next() {
         assert!(host.admits(&key.to_string()));
     }
     host.scene.pass(GATHERED);
-    // As it is when the list was begun and not come to its end.
+    // As after a death when the list was begun, but not finished.
     host.forget_when_to_look();
     host.scene.pass(GATHERED);
     assert_eq!(host.ask(), 100);
@@ -440,7 +440,7 @@ fn another_boot_loses_no_unit_that_is_spent_after_it() {
     }
 }
 
-/// That would change the size of the rows, in either direction.
+/// Either would change the size of the rows.
 #[test]
 fn hosts_neither_begin_nor_cease_to_share_a_live_limit_of_keys() {
     let alone = Limit::calls("calls", 60, MINUTE);
@@ -455,7 +455,7 @@ fn hosts_neither_begin_nor_cease_to_share_a_live_limit_of_keys() {
     }
 }
 
-/// Another key of the store is another limit, and knows nothing of what was spent.
+/// Under another key of the store, it is another limit, which knows nothing of what was spent.
 #[test]
 fn a_live_limit_of_keys_goes_on_under_another_key_of_the_store() {
     let host = Host::of_set(keyed(calls(60), 1000), &Store::default());
@@ -501,8 +501,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever is lost and however long nobody asks: of each key, never more than the burst, what comes back, and what
-    /// each host admits before it has asked.
+    /// Whatever is lost and however long nobody asks, no more of a key is admitted than the burst, what comes back, and
+    /// what each host admits before it has asked.
     #[test]
     fn no_key_exceeds_its_bound(
         steps in prop::collection::vec(step(), 1..300),
@@ -562,7 +562,7 @@ proptest! {
     }
 }
 
-/// An exchange takes 4,096 requests, and breaks off a shard where that many are reached.
+/// An exchange takes 4,096 requests, and breaks off in the middle of a shard when it has that many.
 #[test]
 fn keys_at_which_an_exchange_broke_off_are_asked_for_next() {
     const KEYS: usize = 15_000;
@@ -572,7 +572,7 @@ fn keys_at_which_an_exchange_broke_off_are_asked_for_next() {
         assert!(host.admits(key) && !host.admits(key));
     }
     host.scene.pass(GATHERED);
-    // One exchange after the other, so nothing of what was asked for is due again.
+    // The exchanges follow one another quickly, so nothing that was asked for is due again.
     let ask_for_all = || {
         let ask = |_| {
             host.scene.pass(Duration::from_millis(10));
@@ -587,11 +587,11 @@ fn keys_at_which_an_exchange_broke_off_are_asked_for_next() {
         assert!(host.admits(key), "{key} was asked for");
     }
     host.scene.pass(LEASE);
-    // What is on the second list: all of them have a lease that is to be renewed, or given back.
+    // Now the second list is asked for: all of its keys have a lease that is to be renewed or given back.
     assert_eq!(ask_for_all(), KEYS);
 }
 
-/// Whoever put an answer into force may have died before it told the other shards of a set what that means.
+/// The process that put an answer into force may have died before it told the other shards of the set what that means.
 #[test]
 fn a_shard_that_was_not_told_that_the_store_is_back_finds_out_when_it_is_to_ask_again() {
     let limit = Limit::calls("calls", 6000, MINUTE).fleet(fleet().unleased(0));
@@ -618,9 +618,9 @@ fn a_shard_that_was_not_told_that_the_store_is_back_finds_out_when_it_is_to_ask_
         Some(StoreProblem::Unreachable),
         "of one shard"
     );
-    // What was granted can be spent all the same.
+    // What was granted can still be spent.
     assert!(keys.iter().all(|key| host.admits(key)));
-    // A key that is new there waits for no more than an answer.
+    // A key that is new in the shard waits for one answer and no longer.
     let new: Vec<String> = (100..200).map(|key| key.to_string()).collect();
     assert!(new.iter().all(|key| !host.admits(key)));
     host.scene.pass(Duration::from_millis(10));

@@ -1,4 +1,4 @@
-//! Requests that find nothing leased, and wait for the answer of the store.
+//! Requests that find nothing leased, and wait for the store's answer.
 
 use std::future::Future;
 use std::pin::pin;
@@ -28,7 +28,7 @@ fn waiting(capacity: u64) -> Limit {
     Limit::calls("calls", capacity, MINUTE).fleet(lease)
 }
 
-/// A host whose first lease is over, unused.
+/// A host whose first lease has ended, unused.
 fn cold(capacity: u64) -> Host {
     let host = Host::new(waiting(capacity), &Store::default());
     host.ask();
@@ -38,7 +38,7 @@ fn cold(capacity: u64) -> Host {
     host
 }
 
-/// Whether a request that is made by another thread is admitted, if the store is asked once that is due.
+/// Whether a request made by another thread is admitted, if the store is asked as soon as that is due.
 fn admitted_while_asking(host: &Host, admit: impl Fn() -> bool + Send) -> bool {
     thread::scope(|scope| {
         let admitted = scope.spawn(admit);
@@ -66,7 +66,7 @@ fn the_first_request_waits_for_the_answer_of_the_store_whichever_verb_it_is() {
     assert!(admitted_while_asking(&host, check));
 }
 
-/// What a future answers that is polled once before the store is asked, and then until it is ready.
+/// The answer of a future that is polled once before the store is asked, and then until it is ready.
 fn answer_of_a_task<T>(host: &Host, future: impl Future<Output = Result<T, Error>>) -> T {
     let mut future = pin!(future);
     let mut poll = || future.as_mut().poll(&mut Context::from_waker(Waker::noop()));

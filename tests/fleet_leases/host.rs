@@ -17,7 +17,7 @@ pub fn declaring(set: SetDeclaration) -> Declaration {
     Declaration::new().fleet_url("redis://127.0.0.1:1").add_set(set)
 }
 
-/// A lease of a length that is known, for which no request waits.
+/// A lease of a known length, for which no request waits.
 pub fn fleet() -> FleetLease {
     FleetLease::new(KEY).lease(LEASE).cold_wait(Duration::ZERO)
 }
@@ -51,7 +51,7 @@ impl Host {
         }
     }
 
-    /// Asks the store what is due, and brings the answers into force; answers how many questions that were.
+    /// Asks the store for what is due, and puts the answers into force. Returns how many requests that took.
     pub fn ask(&self) -> usize {
         let asked = self.duty.ask().expect("works");
         for asked in &asked {
@@ -75,7 +75,7 @@ impl Host {
         outcome.into_result().is_ok()
     }
 
-    /// How many of so many requests are admitted, asking the store whenever something is due.
+    /// How many of this many requests are admitted, while the store is asked whenever something is due.
     pub fn admitted_of(&self, requests: usize) -> usize {
         let admit = |_: &usize| {
             self.ask();

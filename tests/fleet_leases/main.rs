@@ -1,5 +1,5 @@
-//! Limits that hosts share, with a store that keeps its promises and stands on the same clock: what each host may spend,
-//! and what all of them admit together.
+//! Limits that hosts share, with a store that keeps its promises and runs on the same clock: what each host may spend,
+//! and what all of them together admit.
 
 mod by_key;
 mod cold_wait;
@@ -44,7 +44,7 @@ fn refuses_for_want_of_a_lease_until_the_store_has_granted_one() {
     drop(expect_permit(set.request().try_acquire()));
 }
 
-/// A limit that is used up, one that nothing is leased of yet, and one whose store is out look different.
+/// A limit that is used up, one of which nothing is leased yet, and one whose store is out look different.
 #[test]
 fn says_why_nothing_is_leased() {
     for limit in [
@@ -59,7 +59,7 @@ fn says_why_nothing_is_leased() {
         assert_eq!(reason(&host), RefusalReason::StoreOut);
         host.fail(StoreProblem::Quarantine);
         assert_eq!(reason(&host), RefusalReason::StoreOut);
-        // Other hosts have everything there is.
+        // Other hosts have everything.
         let asked = host.duty.ask().expect("works").remove(0);
         let nothing = LeaseReply {
             share: 1,
@@ -96,7 +96,7 @@ fn two_hosts_admit_together_what_one_would() {
     for _ in 0..400 {
         for host in &hosts {
             admitted += host.admitted_of(1);
-            // Past the pause after the store had nothing, and nothing comes back worth a unit.
+            // Lets the pause end that follows an answer without units. Less than a unit is replenished meanwhile.
             host.scene.pass(Duration::from_millis(1));
         }
     }
@@ -290,7 +290,7 @@ fn places_without_a_lease_are_taken_back_the_youngest_first() {
     assert!(permits.iter().all(|permit| permit.reclaimed()), "none is leased");
     assert_eq!(host.scene.snapshot().active, 0);
 
-    // The same, but for what is left: the youngest go.
+    // The same with the policy `safe`: some places stay, and the youngest are lost.
     let places = Limit::concurrency("places", 8).fleet(fleet().outage(Outage::Safe));
     let store = Store::default();
     let others = Host::new(places.clone(), &store);
@@ -304,7 +304,7 @@ fn places_without_a_lease_are_taken_back_the_youngest_first() {
         permits.extend(set.request().try_acquire().expect("a decision").into_result());
         host.scene.pass(Duration::from_millis(10));
     }
-    // Until the lease is to be renewed.
+    // Until it is time to renew the lease.
     host.scene.pass(LEASE * 5 / 8);
     host.fail(StoreProblem::Unreachable);
     host.scene.pass(LEASE);
@@ -317,7 +317,7 @@ fn places_without_a_lease_are_taken_back_the_youngest_first() {
     );
 }
 
-/// A host that holds so many places of eight, each taken later than the one before.
+/// Permits of a host for this many of eight places, each taken later than the one before.
 fn holding<'a>(host: &Host, set: &'a LimitSet, count: usize) -> Vec<Permit<'a>> {
     let mut permits = Vec::new();
     while permits.len() < count {
@@ -347,7 +347,7 @@ fn places_are_lost_with_their_lease_where_no_process_has_duty() {
         matches!(error, Error::Permit(PermitError::Reclaimed { .. })),
         "{error}"
     );
-    // Its release gives nothing back, and any process that looks under the lock takes the others back.
+    // Releasing the first gives nothing back, and any process that looks under the lock takes the others back.
     first.release().expect("works");
     let refusal = expect_refusal(set.request().try_acquire());
     assert_eq!(refusal.reason(), RefusalReason::LeasePending);
@@ -363,7 +363,7 @@ fn places_that_were_lost_are_not_held_again_when_an_answer_comes_late() {
     let permits = holding(&host, &set, 3);
     host.scene.pass(LEASE);
     assert!(permits.iter().all(Permit::reclaimed));
-    // The first answer is to what was asked before, and another follows.
+    // The first answer is to a request from before, and another follows.
     host.ask();
     host.ask();
     assert!(permits.iter().all(Permit::reclaimed), "they stay lost");
@@ -380,7 +380,7 @@ fn above_a_share_the_youngest_places_are_lost_where_no_process_looks() {
     let host = Host::new(places, &store);
     let set = host.scene.set();
     let permits = holding(&host, &set, 6);
-    // Until the lease is to be renewed.
+    // Until it is time to renew the lease.
     host.scene.pass(LEASE * 5 / 8);
     host.fail(StoreProblem::Unreachable);
     host.scene.pass(LEASE);
@@ -442,7 +442,7 @@ fn duty_that_is_overdue_passes_on_and_late_answers_are_none() {
             .takeovers,
         1
     );
-    // Whatever the first goes on with, changes nothing.
+    // Whatever the first process goes on to do changes nothing.
     host.duty
         .report(&late, StoreProblem::Unreachable, MINUTE)
         .expect("works");
@@ -457,7 +457,7 @@ fn duty_that_is_overdue_passes_on_and_late_answers_are_none() {
     assert_eq!(again.request(), late.request(), "the same again");
     duty.install(&again, &reply(&again)).expect("works");
     assert!(!host.lease().asking);
-    // It keeps it as long as it is heard of, and the first cannot take it from it by being dropped.
+    // The other keeps the duty as long as it is heard of, and the first cannot take it away by being dropped.
     host.scene.pass(Duration::from_secs(2));
     assert!(duty.keep(MINUTE));
     let Host {
@@ -476,7 +476,7 @@ fn a_host_whose_account_a_copy_goes_on_with_becomes_another() {
     let host = Host::new(calls(6000), &Store::default());
     host.ask();
     assert!(host.is_admitted());
-    // The copy asks, twice, and gives everything back.
+    // The copy asks once more than the host, and gives everything back.
     let first = host.duty.ask();
     assert!(first.expect("works").is_empty(), "nothing is due");
     host.scene.pass(LEASE * 7 / 8);
@@ -534,7 +534,7 @@ fn a_live_limit_comes_to_be_shared_and_not_without_a_burst() {
     assert!(!host.is_admitted(), "nothing is leased yet");
     let admitted = host.admitted_of(60);
     assert!((1..=20).contains(&admitted), "{admitted} of 20 that were left");
-    // Another key is another limit: what is leased of this one is over.
+    // Under another key, it is another limit: what is leased of this one is over.
     let other = Limit::calls("calls", 60, MINUTE).fleet(FleetLease::new("org/api/other"));
     host.scene.segment.apply(&set(&other)).expect("applies");
     assert!(!host.is_admitted());
@@ -552,7 +552,7 @@ fn a_live_limit_comes_to_be_shared_and_not_without_a_burst() {
     assert!(error.to_string().contains("fleet"), "{error}");
 }
 
-/// Opens a copy of a segment that has a lease, which `change` was done to.
+/// Opens a copy of a segment that has a lease, after `change` has been made to the copy.
 fn opened_copy(host: &Host, change: impl FnOnce(&Path)) -> Segment {
     host.ask();
     assert!(host.is_admitted());
@@ -595,7 +595,8 @@ fn a_copy_with_a_damaged_journal_is_another_host_once_it_is_reset() {
     asks_as_a_host_without_a_lease(&copy);
 }
 
-/// The crash harness looks into leases by these numbers, and a word that it does not know of would be a change outside of
+/// The crash harness finds its way in leases by these numbers. A word that it does not know would be a change outside
+/// of a transaction.
 /// a transaction.
 #[test]
 fn what_tests_know_of_the_record_is_what_the_document_says() {

@@ -1,4 +1,4 @@
-//! Places that each key has of its own, and that hosts share.
+//! Places that each key has for itself, and that hosts share.
 
 use std::thread;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Host {
         outcome.ok().map(Permit::into_owned)
     }
 
-    /// Takes a place of a key, asking for it.
+    /// Takes a place of a key, and asks the store for it if necessary.
     fn place(&self, key: &str) -> Permit<'static> {
         for _ in 0..20 {
             if let Some(permit) = self.try_place(key) {
@@ -41,7 +41,7 @@ impl Host {
         panic!("no place of {key} in more than a lease");
     }
 
-    /// Lets time pass and asks meanwhile, as a process on duty does.
+    /// Lets time pass and keeps asking the store, as a process on duty does.
     fn go_on(&self, time: Duration) {
         for _ in 0..32 {
             self.scene.pass(time / 32);
@@ -101,7 +101,7 @@ fn who_waits_for_a_place_of_a_key_is_admitted_when_the_answer_comes() {
     });
 }
 
-/// With or without keys.
+/// This is so with and without keys.
 #[test]
 fn a_place_that_other_hosts_wait_for_is_given_back_as_soon_as_it_is_released() {
     let of_all = SetDeclaration::new("api").add_limit(Limit::concurrency("places", 4).fleet(fleet()));
@@ -122,7 +122,7 @@ fn a_place_that_other_hosts_wait_for_is_given_back_as_soon_as_it_is_released() {
         let released = take().expect("leased");
         host.go_on(LEASE / 4);
         let held = take().expect("one is in hand");
-        // Others wait: nothing more is granted, and this host takes none anew once it has one.
+        // Other hosts wait: nothing more is granted, and once this host has one place, it takes no new ones.
         let (mut answers, mut steps) = (0, 0);
         while answers < 4 {
             host.scene.pass(LEASE / 32);
@@ -144,7 +144,7 @@ fn a_place_that_other_hosts_wait_for_is_given_back_as_soon_as_it_is_released() {
             "there is nothing to say"
         );
         drop(released);
-        // As long as requests for keys are gathered.
+        // For as long as requests for keys are gathered.
         host.scene.pass(10 * MOMENT);
         let asked = host.duty.ask().expect("works");
         let kept: Vec<_> = asked.iter().map(|asked| asked.request().held).collect();
@@ -176,7 +176,7 @@ fn a_key_whose_lease_runs_out_loses_its_places_and_no_other_does() {
     let counts = host.scene.snapshot().limits[0].counts;
     assert_eq!(counts.reclaimed, 2);
     assert_eq!(host.scene.snapshot().active, 1);
-    // An answer that comes late gives nothing back to them.
+    // An answer that comes late gives them nothing back.
     host.go_on(LEASE);
     assert!(lost.iter().all(Permit::reclaimed) && !renewed.reclaimed());
     let _again = host.place("lost");
@@ -198,7 +198,7 @@ fn the_youngest_places_of_each_key_above_what_is_left_are_lost() {
     let lost: Vec<bool> = held.iter().map(|(_, permit)| permit.reclaimed()).collect();
     assert_eq!(lost, [false, false, false, false, false, true, true]);
     assert_eq!(host.scene.snapshot().active, 5);
-    // Two places of a new key, too.
+    // A new key has two places, too.
     assert!(host.try_place("new").is_some());
 }
 
@@ -235,7 +235,7 @@ fn a_host_that_drains_keeps_the_places_of_keys_that_are_held_and_gives_them_back
     assert_eq!(host.places_leased(), 0);
 }
 
-/// A set that also counts calls of each key: places are renewed in time, although a rate may be asked for later.
+/// In a set that also counts calls of each key, places are renewed in time, although a rate may be asked for later.
 #[test]
 fn places_are_renewed_in_time_beside_a_limit_with_a_longer_lease() {
     let short = Duration::from_millis(400);
@@ -266,8 +266,8 @@ fn places_are_renewed_in_time_beside_a_limit_with_a_longer_lease() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Hosts that take and give back places of few keys, some of which stop asking for a while: of no key are more held
-    /// than there are, where holders look whether they still have theirs.
+    /// Hosts take and give back places of a few keys, and some stop asking for a while: no more places of a key are
+    /// held than there are, if holders look whether they still have theirs.
     #[test]
     fn no_key_has_more_places_held_than_there_are(
         capacity in 1_u64..4,

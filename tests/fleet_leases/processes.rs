@@ -119,7 +119,7 @@ fn duty_passes_on_when_its_process_is_stopped_and_its_answer_comes_too_late() {
             let asked = duty.ask().expect("works").remove(0);
             raise(Signal::SIGSTOP).expect("stopped");
             assert!(!duty.is_held(), "it is another's");
-            // An answer that never was.
+            // An answer that was never given.
             let reply = LeaseReply {
                 share: 1,
                 grant_number: 7,
@@ -176,7 +176,7 @@ fn wherever_the_one_with_duty_is_killed_each_unit_is_reported_once() {
     const YEARS: Duration = Duration::from_secs(50 * 365 * 24 * 3600);
     let test = "processes::wherever_the_one_with_duty_is_killed_each_unit_is_reported_once";
     in_own_process(test, TIMEOUT, |directory| {
-        // No window turns and no lease runs out, so that what the store counts can be compared to the unit.
+        // No window turns over and no lease runs out, so that what the store counts can be compared to the unit.
         let fleet = FleetLease::new(KEY)
             .lease(LEASE)
             .lease(Duration::from_secs(3600))
@@ -242,7 +242,7 @@ fn wherever_the_one_with_duty_is_killed_each_unit_is_reported_once() {
             used_and_outstanding(&socket)[1] == 0
         });
         let [used, _] = used_and_outstanding(&socket);
-        // Each death counts one operation too many at most, and none too few.
+        // With each death, at most one operation is counted too many, and none too few.
         assert!(
             used <= admitted() && admitted() <= used + KILLS,
             "{used} units were reported of {} requests",

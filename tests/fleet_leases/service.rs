@@ -1,5 +1,5 @@
-//! A store as a process of its own, asked over a socket, and those who ask it.
-// Each test file uses a part of it.
+//! A store in a separate process, asked over a socket, and those that ask it.
+// Each test uses only a part of this file.
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -13,8 +13,8 @@ use super::scene::clock::boot_time;
 use super::scene::process::TIMEOUT;
 use super::store::Store;
 
-/// Answers one line of a limit's name and numbers with another, until its process is killed. The templates say how each
-/// limit is declared.
+/// Answers lines until its process is killed: for a line with a limit's name and numbers, it writes another. The
+/// templates say how each limit is declared.
 pub fn serve(listener: &UnixListener, templates: &[LeaseRequest]) {
     let store = Store::default();
     for stream in listener.incoming() {
@@ -63,7 +63,7 @@ pub fn serve(listener: &UnixListener, templates: &[LeaseRequest]) {
         };
         let (remaining, drained_in) = (reply.remaining.as_nanos(), reply.drained_in.as_nanos());
         let free_in = reply.free_in.as_nanos();
-        // Where the one that asked is dead by now, it is asked again.
+        // If the process that asked is dead by now, the store is asked again.
         let _ = writeln!(
             stream,
             "{} {} {remaining} {} {} {drained_in} {} {free_in}",
@@ -119,7 +119,7 @@ pub fn send(path: &Path, request: &LeaseRequest) -> Result<LeaseReply, StoreProb
     })
 }
 
-/// Asks the store as long as this process has duty.
+/// Asks the store for as long as this process has duty.
 pub fn refresh(fleet: &Fleet, path: &Path) {
     loop {
         let Some(duty) = fleet.wait_for_duty(TIMEOUT).expect("works") else {
@@ -139,7 +139,7 @@ pub fn refresh(fleet: &Fleet, path: &Path) {
     }
 }
 
-/// What the store counts as used, and what it has leased.
+/// How much the store counts as used, and how much it has leased.
 pub fn used_and_outstanding(path: &Path) -> [u64; 2] {
     let mut stream = UnixStream::connect(path).expect("the store listens");
     writeln!(stream, "used").expect("it reads");

@@ -1,5 +1,5 @@
-//! A store as small as it can be that keeps what it promises: for each limit, what is used and what is leased together
-//! never exceed the burst.
+//! The smallest possible store that keeps its promises: of each limit, what is used and what is leased together never
+//! exceed the burst.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use shmlimit::fleet::{LeaseReply, LeaseRequest, LeasedRule, StoreProblem};
 #[derive(Clone, Debug, Default)]
 struct Host {
     sequence: u64,
-    /// By key: where what it reports counts from.
+    /// For a limit by key: where the count of what the host reports begins.
     began: u64,
     spent: u64,
     refunded: u64,
@@ -19,14 +19,14 @@ struct Host {
     /// Granted, and neither spent, nor returned, nor expired.
     outstanding: u64,
     expires_at: Duration,
-    /// Expired without a report: it counts as spent already.
+    /// Expired without a report, and so counted as spent already.
     written_off: u64,
     reply: Option<(u64, Duration, u64)>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Limit {
-    /// What is used, in units times nanoseconds of a window.
+    /// What is used: units multiplied by the nanoseconds of a window.
     level: u128,
     level_at: Duration,
     window_number: u128,
@@ -42,7 +42,7 @@ pub struct Store {
 }
 
 impl Limit {
-    /// Lets time pass: what is used is replenished, and leases run out, in the order in which they do.
+    /// Lets time pass: what is used is replenished, and leases run out one after the other.
     fn pass_to(&mut self, rule: &LeasedRule, now: Duration) {
         loop {
             let next = self
@@ -130,7 +130,7 @@ fn burst(rule: &LeasedRule) -> u64 {
     }
 }
 
-/// What the store calls the limit of a request.
+/// The store's name for the limit of a request.
 fn name(request: &LeaseRequest) -> String {
     match request.of_key {
         None => request.key.clone(),
@@ -148,7 +148,7 @@ impl Store {
         let mut host = limit.hosts.entry(request.host).or_default().clone();
         let began = request.of_key.map_or(0, |key| key.began);
         if host.began != began {
-            // Everything before was answered.
+            // Everything before that was answered.
             (host.spent, host.refunded, host.ungranted) = (0, 0, 0);
         }
         let reply_of = |limit: &Limit, granted: u64, until: Duration, grant: u64| LeaseReply {
@@ -219,7 +219,7 @@ impl Store {
                 ungranted: request.ungranted,
                 outstanding: held + granted,
                 expires_at: until,
-                // Of what ran out, this request says for good what was spent.
+                // This request settles how much was spent of what ran out.
                 written_off: 0,
                 reply: Some((granted, until, grant)),
             },
@@ -229,7 +229,7 @@ impl Store {
             .saturating_sub(limit.outstanding());
         limit.charge(rule, by_policy.min(free));
         let used = limit.used(rule);
-        // What a host admits before it has asked may exceed the burst, and is charged all the same.
+        // What a host admits before it has asked may exceed the burst, but is charged all the same.
         assert!(
             used + limit.outstanding() <= burst(rule) || granted == 0,
             "the store promises no more than there is"
