@@ -1,4 +1,4 @@
-//! A set's lock, taken without the library: as pthread sees it, or as a participant that joins by itself.
+//! A set's lock, taken without the library: by pthread calls, or in the name of a participant that joins by itself.
 #![allow(unsafe_code, reason = "takes the locks of a segment beside the library")]
 
 use std::fs::{self, File};
@@ -16,13 +16,13 @@ use super::words::{header, lock_kind, participant};
 /// The byte of participant slot 0.
 const FIRST_PARTICIPANT_BYTE: i64 = 1 << 40;
 
-/// In a slot lock word: whoever releases it wakes one waiter.
+/// In a slot lock word: the owner is to wake a waiter when it releases the lock.
 pub(super) const WAITERS: u64 = 1 << 31;
 
 #[derive(Debug)]
 pub struct RawLock {
     map: MmapRaw,
-    /// Of the lock area, in bytes.
+    /// The offset of the lock area, in bytes.
     offset: usize,
     kind: Kind,
 }
@@ -83,22 +83,22 @@ impl RawLock {
         std::thread::scope(|scope| scope.spawn(|| self.take()).join()).expect("takes the lock and ends");
     }
 
-    /// Takes it, stops this process, and releases it once the process is continued.
+    /// Takes the lock, stops this process, and releases the lock once the process is continued.
     pub fn take_and_stop(&self) {
         self.take();
         raise(Signal::SIGSTOP).expect("stops");
         self.let_go();
     }
 
-    /// Hands the participant that takes the lock to this process, a child of the one that joined. The byte belongs to the
-    /// open file, which both have.
+    /// Makes this process, a child of the one that joined, the participant that takes the lock. The lock on the byte
+    /// belongs to the open file, which both have.
     pub fn pass_to_this_process(&self, segment: &RawSegment) {
         if let Kind::Slot { slot, .. } = self.kind {
             record_this_process(segment, slot);
         }
     }
 
-    /// Takes it for as long as the process lives.
+    /// Takes the lock for as long as the process lives.
     pub fn take_for_good(self) {
         self.take();
         std::mem::forget(self);
@@ -140,7 +140,7 @@ fn join(segment: &RawSegment) -> Kind {
     }
 }
 
-/// The word of a lock that the participant in a slot has.
+/// The word of a lock whose owner is the participant in a slot.
 pub(super) fn slot_word(slot: u64, generation: u64) -> u64 {
     (generation >> 15) << 32 | (generation & 0x7fff) << 16 | (slot + 1)
 }

@@ -62,7 +62,7 @@ impl RawSegment {
         self.number(header::DIRECTORY_OFFSET) / 8 + word
     }
 
-    /// What a word of the directory's first entry says.
+    /// The value of a word of the directory's first entry.
     fn entry(&self, word: usize) -> usize {
         self.number(self.entry_word(word))
     }
@@ -93,8 +93,9 @@ impl RawSegment {
         self.set_word(position, definition_checksum(0, text));
     }
 
-    /// Leaves the segment as a process does that dies in `apply` before the text comes into force: the text that
-    /// `written` has in the first set's other place after a completed `apply` is in the same place here.
+    /// Leaves the segment as a process does that dies in `apply` before the text comes into force. The text comes from
+    /// `written`, where a completed `apply` has put it into the first set's other place; it is put into the same place
+    /// here.
     pub fn leave_unapplied(&self, written: &Self) {
         let other = (self.number(self.entry_word(entry::GENERATION)) + 1) & 1;
         for word in [entry::DEFINITION_SIZE, entry::DEFINITION_CHECKSUM] {
@@ -118,7 +119,7 @@ impl RawSegment {
         )
     }
 
-    /// The position of the order among the keys of the first set: behind its control, its journal, its counters and its
+    /// The position of the order among the keys of the first set: after its control, its journal, its counters and its
     /// overall states.
     pub fn order(&self) -> usize {
         let counters = counters::SIZE * self.entry(entry::LIMITS);
@@ -126,7 +127,7 @@ impl RawSegment {
         self.control() + control::SIZE + journal::SIZE + counters + overall
     }
 
-    /// Whether all keys of the first set have some limit together: one or zero.
+    /// One if the first set has a limit of all keys, otherwise zero.
     fn orders(&self) -> usize {
         usize::from(self.entry(entry::OVERALL_WORDS) > 0)
     }
@@ -151,15 +152,15 @@ impl RawSegment {
         self.tickets().nth(index).expect("a ticket") + word
     }
 
-    /// How often the waiter futexes of the first set's tickets have been advanced, in all.
+    /// How often the waiter futexes of all the first set's tickets have been advanced together.
     pub fn futex_value(&self) -> u64 {
         self.tickets()
             .map(|start| self.word(start + ticket::WAITER_FUTEX))
             .sum()
     }
 
-    /// The position of the states of the first set's only shard, which its holds follow: those of a row, and two lists of
-    /// rows.
+    /// The position of the lease states of the first set's only shard: the states of a row, and two lists of rows. The
+    /// holds follow them.
     pub fn leases_of_shard(&self) -> usize {
         let rows = self.entry(entry::BUCKETS) * bucket::ROWS;
         let size = self.entry(entry::STATE_WORDS) + 2 * rows.div_ceil(64);
@@ -181,14 +182,14 @@ impl RawSegment {
         end - behind * stride + word
     }
 
-    /// How often the process futexes of all participants have been advanced, in all.
+    /// How often the process futexes of all participants have been advanced together.
     pub fn process_futex_value(&self) -> u64 {
         (0..self.number(header::PARTICIPANTS))
             .map(|slot| self.word(self.participant_word(slot, participant::PROCESS_FUTEX)))
             .sum()
     }
 
-    /// Makes the file look as if a machine had used it that has booted again since.
+    /// Makes the file look as if it had last been used before the machine was booted again.
     pub fn set_another_boot(&self) {
         for half in [header::BOOT_ID, header::BOOT_ID + 1] {
             self.set_word(half, !self.word(half));

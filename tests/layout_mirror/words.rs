@@ -3,10 +3,10 @@
 // Each test uses a part of it.
 #![allow(dead_code)]
 
-/// Of which number the format is that is known here.
+/// The number of the format that is described here.
 pub const FORMAT: u64 = 4;
 
-/// Words of a cache line, to which records are aligned.
+/// The words of a cache line; records are aligned to cache lines.
 pub const LINE: usize = 8;
 
 pub mod header {
@@ -37,12 +37,12 @@ pub mod header {
     pub const RETIRED: usize = 29;
     pub const DIRECTORY_NUMBER: usize = 30;
 
-    /// What its checksum covers; the checksum follows.
+    /// What the checksum covers, which it follows.
     pub const CHECKED: std::ops::Range<usize> = FORMAT..CHECKSUM;
     /// What processes change while they use the segment, or start it cold.
     pub const CHANGING: std::ops::Range<usize> = BOOT_ID..DIRECTORY_NUMBER + 1;
 
-    /// The record, and its page: the rest is reserved.
+    /// The sizes of the record and of its page, the rest of which is reserved.
     pub const RECORD: usize = 64;
     pub const SIZE: usize = 4096 / 8;
 }
@@ -81,7 +81,7 @@ pub mod entry {
     pub const NAME_WORDS: usize = 10;
     /// Which definition is in force.
     pub const GENERATION: usize = 11;
-    /// Of the first definition, which is in force until another is applied.
+    /// The size of the first definition, which is in force until another is applied.
     pub const DEFINITION_SIZE: usize = 12;
     pub const DEFINITION_CHECKSUM: usize = 14;
     pub const LABELS: usize = 16;
@@ -121,7 +121,8 @@ pub mod control {
     pub const LAPSE_AT: usize = 89;
     pub const SIZE: usize = 96;
 
-    /// Counts for people, and high-water marks, which are not journalled. The longest queue is.
+    /// Counts for people, and high-water marks, which are not journalled. The longest queue is not among them: it is
+    /// journalled.
     pub const COUNTED: [std::ops::Range<usize>; 8] = [
         ADMITTED..RECOVERIES,
         26..27,
@@ -145,12 +146,13 @@ pub mod counters {
     pub const ADMITTED: usize = 0;
     pub const TAKEN: usize = 1;
     pub const UNSETTLED: usize = 6;
-    /// When it was reset, which is not a count.
+    /// When the limit was reset; not a count.
     pub const RESET_AT: usize = 9;
     pub const SIZE: usize = 16;
 }
 
-/// Rows of a bucket of a table of keys, tags per word, and words of tags per bucket.
+/// A bucket of a table of keys: how many rows it has, how many tags a word has, and how many words of tags a bucket
+/// has.
 pub mod bucket {
     pub const ROWS: usize = 32;
     pub const WORD_TAGS: usize = 4;
@@ -168,7 +170,7 @@ pub mod row {
 
 /// The record of a lease.
 pub mod lease {
-    /// After the words of the limit's algorithm.
+    /// The size of the record, which follows the words of the limit's algorithm.
     pub const SIZE: usize = 56;
     pub const SPENT: usize = 0;
     pub const ALLOWANCE: usize = 1;
@@ -179,10 +181,10 @@ pub mod lease {
     pub const ALERTED: usize = 5;
     pub const UNMET: usize = 17;
     pub const DRAINING: usize = 27;
-    /// In the record of a shard of keys, also: when its lists of rows are looked at.
+    /// In the record of a shard of keys, these two say when its lists of rows are looked at.
     pub const USED_AT: usize = 42;
     pub const PACED_UNTIL: usize = 44;
-    /// The last words of the first record of a segment say who asks the store, and what it found.
+    /// How many of the last words of a segment's first record say who asks the store, and what it found.
     pub const OF_DUTY: usize = 8;
 }
 
@@ -197,8 +199,9 @@ pub mod hold {
     pub const HEAD_SIZE: usize = 7;
 }
 
-/// The order among the keys of a shard, none of which is journalled: its record, an entry of its heap for each ticket,
-/// what rows have of it after the states, and holds after the amounts. Only if all keys have some limit together.
+/// The order among the keys of a shard, which exists only if the set has a limit of all keys, and is never journalled:
+/// its record, an entry of its heap for each ticket, and what rows keep for it after their states and holds after their
+/// amounts.
 pub mod order {
     pub const VIRTUAL_TIME: usize = 0;
     pub const LATEST_TAG: usize = 1;
