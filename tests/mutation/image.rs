@@ -40,16 +40,16 @@ struct DefinitionText {
     bytes: usize,
 }
 
-/// Where what one lock guards lies, in words from the start of the file.
+/// Where the part that one lock guards lies, in words from the start of the file.
 #[derive(Clone, Debug)]
 pub struct SetShard {
-    /// The whole of it.
+    /// The whole part.
     pub extent: Range<usize>,
     /// The mutex.
     pub lock: Range<usize>,
     /// The journal's sequence number and count.
     pub journal: usize,
-    /// Two words for each entry: the index of a word within the shard, and what it was.
+    /// Two words for each entry: the index of a word within the shard, and its old value.
     pub entries: Range<usize>,
 }
 
@@ -162,7 +162,7 @@ impl Image {
         self.number_of(first.expect("a set"))
     }
 
-    /// What a word says.
+    /// The value of a word.
     pub fn load(&self, word: usize) -> u64 {
         self.word(word).load(Ordering::Relaxed)
     }
@@ -250,7 +250,7 @@ impl Image {
     fn word(&self, word: usize) -> &AtomicU64 {
         assert!(word < self.mapped_words);
         // SAFETY: a mapping covers whole pages, and the word lies in one of them (asserted), aligned because the
-        // mapping is. The file keeps its size, and the process that else maps it uses atomics on it as well.
+        // mapping is. The file keeps its size, and the other process that maps it uses atomics on it as well.
         unsafe { &*self.map.as_ptr().cast::<AtomicU64>().add(word) }
     }
 }

@@ -47,7 +47,7 @@ impl Damage {
     /// Bytes of one mutation.
     const RECORD: usize = 13;
 
-    /// Any bytes are some damage: a byte of options, then a record for each mutation.
+    /// Reads any bytes as damage: a byte of options, then a record for each mutation.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let Some((options, rest)) = bytes.split_first() else {
             return Self {

@@ -1,4 +1,4 @@
-//! Everything that a process may do with a segment. The answers do not matter, only that there are some.
+//! Everything that a process may do with a segment. It does not matter what the answers are, only that there is one.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -44,8 +44,8 @@ pub fn inspect(snapshot: Result<SegmentSnapshot, Error>) {
     }
 }
 
-/// Operates on every set, with permits that were taken before. `is_described` says that what describes the sets was not
-/// damaged, so that a reset repairs everything.
+/// Operates on every set, with permits that were taken before. `is_described` says that the descriptions of the sets
+/// were not damaged, so that a reset repairs everything.
 pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described: bool) {
     for mut permit in permits {
         check(
@@ -70,7 +70,7 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described:
         take_and_give_back(&set);
         match set.reset().counters().run() {
             Ok(()) => assert_healed(acquire(&set)),
-            // If it is lost what the limits are, there is nothing to begin again with.
+            // If the description of the limits is lost, a reset has nothing to start from.
             Err(Error::Segment(SegmentError::Damaged { .. })) if !is_described => {}
             Err(error) => assert!(
                 matches!(error, Error::Segment(SegmentError::Removed { .. })),
@@ -116,7 +116,7 @@ fn granting(request: &LeaseRequest) -> LeaseReply {
     }
 }
 
-/// After a reset of everything a set may refuse, but it is no longer damaged.
+/// After a reset of everything, a set may refuse, but it is no longer damaged.
 fn assert_healed(outcome: Result<Permit<'_>, Option<Error>>) {
     if let Err(Some(error)) = outcome {
         panic!("a reset does not heal: {error}");
@@ -159,7 +159,7 @@ fn take_and_give_back(set: &LimitSet) {
     match try_set(set) {
         Ok(Outcome::Admitted(mut permit)) => {
             permit.verdicts().for_each(|verdict| read(&verdict));
-            // Others that are dropped while the first is still in use.
+            // These permits are dropped while the first is still in use.
             drop(acquire(set));
             match wait_for_set(set) {
                 Ok(outcome) => drop(outcome),

@@ -71,7 +71,7 @@ impl Specimen {
             Some(segment) => self.endure_attached(segment, damage, attach),
             None => self.endure_abandoned(damage),
         }
-        // The thread that sleeps for the futures of this process may hold one for a moment.
+        // The thread that sleeps for the futures of this process may hold a lock for a moment.
         let begin = Instant::now();
         while !self.image.locks_are_free() {
             assert!(begin.elapsed() < MINUTE, "a mutex is not as it was");
@@ -129,7 +129,7 @@ fn options() -> OpenOptions {
     OpenOptions::new().lock_timeout(LOCK_TIMEOUT)
 }
 
-/// Every algorithm, every kind, with few entries, so that each word matters.
+/// Declares every algorithm and every kind of limit and set, with few entries, so that each word matters.
 fn declaration() -> Declaration {
     let calls = |name: &str, algorithm| Limit::calls(name, 1_000_003, MINUTE).algorithm(algorithm);
     Declaration::new()
@@ -206,15 +206,15 @@ fn table() -> Keyed {
     Keyed::new(40).when_full(WhenFull::EvictOldest)
 }
 
-/// Who is limited in a keyed set.
+/// The key that is limited in a keyed set.
 pub const KEY: &str = "tenant";
 
 /// The rows of the keyed set, almost all of which have a key.
 const ROWS: usize = 64;
 const UNUSED_ROWS: usize = 3;
 
-/// Uses the segment, so that few of its words are zero: some holds in use, some returned, some never touched; and a
-/// place in the queue of a dead process.
+/// Uses the segment, so that few of its words are zero: some holds are in use, some were returned, some were never
+/// touched, and a dead process has a place in the queue.
 fn leave_traces(segment: &Segment) {
     for set in segment.sets() {
         if set.is_keyed() {
@@ -232,7 +232,7 @@ fn leave_traces(segment: &Segment) {
             }
         }
     }
-    // SAFETY: no other thread of this process holds a lock: the test's main thread waits for its end.
+    // SAFETY: no other thread of this process holds a lock: the test's main thread only waits for this one to end.
     match unsafe { fork() }.expect("a child") {
         ForkResult::Parent { child } => {
             waitpid(child, None).expect("a child of this process");
@@ -257,7 +257,7 @@ pub fn try_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
     request(set)?.try_acquire()
 }
 
-/// Like [`try_set`], waiting in the queue for no time at all.
+/// Like [`try_set`], but joins the queue, where it waits for next to no time.
 pub fn wait_for_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
     request(set)?.acquire(Duration::from_nanos(1))
 }
@@ -265,7 +265,7 @@ pub fn wait_for_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
 /// Another key, whose tier or capacities are named by requests.
 pub const NAMED_KEY: &str = "named";
 
-/// Puts a key into a tier or gives it capacities of its own, by name, and another by a request.
+/// Puts one key into a tier, or gives it capacities of its own, by name, and another key by a request.
 pub fn change_limits(set: &LimitSet) -> Result<(), Error> {
     if let Some(key) = key_of(set)? {
         let named = request(set)?.with("a", 0)?;
@@ -286,7 +286,7 @@ fn has_tiers(set: &LimitSet) -> bool {
     set.name() == "tiered"
 }
 
-/// Like [`try_set`], but for another key than the others, and for good.
+/// Takes something for a key that nothing else uses, and for the limited key, and gives nothing back.
 pub fn take_by_key(set: &LimitSet, key: &str) -> Result<Vec<bool>, Error> {
     let request = set.request().with("calls", 1)?.with("a", 0)?;
     let outcomes = request.check_many(&[key, KEY])?;
