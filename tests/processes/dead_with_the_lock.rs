@@ -1,5 +1,5 @@
-//! Every way in which a process can end while it has a slot lock: the next one that wants the lock takes it over. Each
-//! process holds it as the library does, in the name of its place among the participants and not of a thread.
+//! Every way in which a process can end while it has a slot lock: the next one that wants the lock takes it over. As in
+//! the library, the lock is held in the name of the process's place among the participants, not of a thread.
 #![allow(unsafe_code, reason = "forks a child that outlives its parent")]
 
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ use shmlimit::snapshot::ProcessId;
 use shmlimit::{Declaration, Error, Limit, LimitSet, OpenOptions, Segment, SegmentError, SetDeclaration};
 
 const SLOTS: u64 = 3;
-/// What a word says that a process has the lock by, and that it is to go on to its end.
+/// The values of the word by which a process is known to have the lock, and by which it is told to go on to its end.
 const HAS_IT: u64 = 1;
 const GO_ON: u64 = 2;
 
@@ -81,7 +81,7 @@ impl Scene {
         segment.expect("opens").set("api").expect("declared")
     }
 
-    /// If the owner of the lock lives, the lock is left to it, and it is named.
+    /// Checks that a live owner keeps the lock, and is named to those that want it.
     fn is_kept(&self) {
         eventually("the lock is taken", || {
             self.words[0].load(Ordering::SeqCst) == HAS_IT
@@ -100,7 +100,7 @@ impl Scene {
         }
     }
 
-    /// If the owner of the lock is gone, the lock is taken over, once, and everything is available.
+    /// Checks that the lock of a dead owner is taken over, once, and that everything is available afterwards.
     fn is_taken_over(&self) {
         let api = self.open_for(TIMEOUT);
         let request = api.request().with("slots", SLOTS).expect("declared");
@@ -183,7 +183,7 @@ fn a_process_that_executes_another_program_leaves_its_lock_although_it_lives() {
 fn a_child_that_outlives_a_process_does_not_keep_its_lock() {
     let test = "a_child_that_outlives_a_process_does_not_keep_its_lock";
     with_the_lock(test, |scene| {
-        // The stray child becomes a child of this process when its parent is dead.
+        // The stray child becomes a child of this process when its parent dies.
         set_child_subreaper(true).expect("a subreaper");
         let stray = SharedWords::new(1);
         let holder = Child::fork(|| {
@@ -214,7 +214,7 @@ fn a_forked_child_that_is_killed_leaves_its_lock_to_its_parent() {
     with_the_lock(test, |scene| {
         let api = scene.segment.set("api").expect("declared");
         let child = Child::fork(|| {
-            // With what it inherited: its first use makes it a participant of its own.
+            // With the inherited handle: its first use makes the child a participant of its own.
             drop(api.request().try_acquire().expect("works"));
             scene.have_the_lock_of(&scene.segment);
             pause();

@@ -11,7 +11,7 @@ use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 const PATH: &str = "SHMLIMIT_TEST_EXEC_PATH";
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Ended with the test, however that ends.
+/// A process that is ended with the test, however the test ends.
 struct Running(Child);
 
 impl Drop for Running {
@@ -32,7 +32,7 @@ fn hold_everything(path: &str) {
 #[test]
 fn a_hold_does_not_outlive_an_exec() {
     if let Ok(path) = std::env::var(PATH) {
-        // An alarm survives an exec: whatever hangs here ends, and with it the reading below.
+        // An alarm survives an exec: if something hangs here, this process ends, and with it the reading below.
         nix::unistd::alarm::set(2 * DEADLINE.as_secs() as u32);
         hold_everything(&path);
         // Waits for the end of its input, which comes when the starter ends at the latest.

@@ -60,7 +60,7 @@ fn own_id() -> u64 {
     u64::from(std::process::id())
 }
 
-/// Does nothing with an inherited permit, in every possible way.
+/// Checks that an inherited permit does nothing, whatever is done with it.
 fn check_inert(segment: &Segment, inherited: &mut Option<Permit<'_>>) {
     let before = active(segment);
     let permit = inherited.as_mut().expect("inherited");
@@ -230,7 +230,8 @@ fn is_locked(path: &Path, slot: i64) -> bool {
 }
 
 fn close_every_descriptor_above_2() {
-    // SAFETY: closes descriptors that belong to other code, as daemonising libraries do: the library is to stand it.
+    // SAFETY: closes descriptors that belong to other code, as daemonising libraries do: the library has to survive
+    // that.
     assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
 }
 
@@ -249,7 +250,7 @@ fn a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_wh
             assert!(is_locked(&path, 1), "its byte is lost");
             step.store(1, Ordering::SeqCst);
             eventually("the neighbour holds", || step.load(Ordering::SeqCst) == 2);
-            // Takes what is held by a process whose death it has to discover by itself.
+            // Takes what was held by a process whose death the child has to discover by itself.
             eventually("the neighbour's is free", || {
                 try_take(&api, 1).is_some_and(|taken| {
                     std::mem::forget(taken);
@@ -289,8 +290,8 @@ fn a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_wh
     });
 }
 
-/// A segment that looks as `disguised` makes it look is not started cold while a process uses it that has lost
-/// something of it by `lose`.
+/// Checks that a segment is not started cold, whatever `disguised` makes it look like, while it is used by a process
+/// that has lost something of it by `lose`.
 fn is_not_started_cold(
     test: &str,
     lock: LockKind,
@@ -321,20 +322,20 @@ fn is_not_started_cold(
     });
 }
 
-/// A segment that a live process uses is not started cold because that process has lost its descriptors.
+/// A process keeps its segment from being started cold even if it has lost its descriptors.
 #[test]
 fn a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor() {
     is_not_started_cold(
         "fork::a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor",
         scene::lock_kind(),
         |_| close_every_descriptor_above_2(),
-        // What a process sees that comes from elsewhere.
+        // As the segment looks to a process that comes from elsewhere.
         |path| RawSegment::open(path).set_another_boot(),
         |refusal| matches!(refusal, OpenError::ForeignBoot { .. }),
     );
 }
 
-/// Unmaps the page by which this process keeps its byte, as code might that unmaps what it does not know.
+/// Unmaps the page by which this process keeps its byte, as code might that unmaps everything it does not know.
 fn unmap_what_keeps_the_byte(path: &Path) {
     let path = path.to_str().expect("text");
     let maps = std::fs::read_to_string("/proc/self/maps").expect("the maps of this process");
@@ -352,7 +353,7 @@ fn unmap_what_keeps_the_byte(path: &Path) {
     assert_eq!(answer, 0);
 }
 
-/// The same if the byte says that there is no process: the process table is asked as well.
+/// The same holds if the byte says that there is no process, because the process table is asked as well.
 #[test]
 fn a_segment_is_not_started_cold_under_a_process_that_lost_its_byte() {
     is_not_started_cold(
@@ -361,7 +362,7 @@ fn a_segment_is_not_started_cold_under_a_process_that_lost_its_byte() {
         unmap_what_keeps_the_byte,
         |path| {
             assert!(!is_locked(path, 0));
-            // As for a process that comes from another namespace.
+            // As the segment looks to a process that comes from another namespace.
             let raw = RawSegment::open(path);
             raw.set_word(header::PID_NAMESPACE, raw.word(header::PID_NAMESPACE) + 1);
         },
@@ -401,7 +402,7 @@ fn a_reused_descriptor_number_is_neither_trusted_nor_closed() {
 fn a_stray_child_does_not_keep_what_its_dead_parent_held() {
     let test = "fork::a_stray_child_does_not_keep_what_its_dead_parent_held";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        // The stray child becomes a child of this process when its parent is dead.
+        // The stray child becomes a child of this process when its parent dies.
         set_child_subreaper(true).expect("a subreaper");
         let path = directory.join("limits");
         let segment = segment(directory, 2);
@@ -501,7 +502,7 @@ fn too_many_participants_are_refused_until_one_of_them_is_dead() {
         Child::fork(|| assert!(is_too_many(Segment::open(&path).map(drop)))).succeed();
         let api = segment.set("api").expect("declared");
         let attempt = || api.request().try_acquire().map(drop);
-        // A forked child needs a place of its own, too. One for which there is no place can do nothing.
+        // A forked child needs a place of its own, too. Without one, it can do nothing.
         Child::fork(|| assert!(is_too_many(attempt()))).succeed();
         attempt().expect("the first keeps its place");
         second.kill();

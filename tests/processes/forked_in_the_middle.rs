@@ -21,11 +21,11 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// How long a child may take for something that it does at once.
 const SECONDS_OF_CHILD: u32 = 120;
 
-/// Whether the next thread that asks for processors is held up there, and whether one is.
+/// Whether threads that ask how many processors there are are held up there, and whether one is at the moment.
 static IS_HELD_UP: AtomicBool = AtomicBool::new(false);
 static IS_INSIDE: AtomicBool = AtomicBool::new(false);
 
-/// That of the C library, where a thread may lose its processor for a while as it may at any instruction.
+/// Replaces the C library's function. A thread may lose its processor here for a while, as at any instruction.
 #[unsafe(no_mangle)]
 extern "C" fn sched_getaffinity(
     pid: libc::pid_t,
@@ -36,7 +36,7 @@ extern "C" fn sched_getaffinity(
         IS_INSIDE.store(true, Ordering::SeqCst);
         thread::sleep(Duration::from_micros(100));
     }
-    // SAFETY: the caller's arguments are handed on, whose contract is the same.
+    // SAFETY: the caller's arguments are handed on, and the contract is the same.
     let answer = unsafe { libc::syscall(libc::SYS_sched_getaffinity, pid, size, set) };
     if answer > 0 { 0 } else { answer as libc::c_int }
 }
@@ -91,7 +91,7 @@ fn a_child_does_not_wait_for_a_thread_that_was_finding_out_how_many_processors_t
     });
 }
 
-/// What threads of the parent are in the middle of, over and over.
+/// What the threads of the parent do over and over. Children are forked in the middle of it.
 fn work(path: &Path, segment: &Segment, thread: usize) {
     let api = segment.set("api").expect("declared");
     match thread {

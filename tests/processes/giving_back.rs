@@ -204,7 +204,7 @@ fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
         drop(permits);
         assert_eq!(returned(&segment), MANY as usize);
         goes_on(child);
-        // One that changes nothing itself.
+        // An operation that changes nothing itself.
         let _ = api.request().peek().expect("works");
         let copy = copy(&segment);
         assert_eq!((copy.active, copy.holds.len()), (0, 0));
@@ -266,7 +266,7 @@ fn a_batch_of_a_process_that_detaches_while_the_lock_is_stuck_comes_back() {
             options.open(&path).expect("opens")
         };
         let words = SharedWords::new(1);
-        // Before this process has a handle, which the child would inherit.
+        // Forked before this process has a handle, which the child would inherit.
         let worker = Child::fork(|| {
             let segment = open();
             let api = segment.set("api").expect("declared");
@@ -343,7 +343,7 @@ fn a_lease_is_renewed_and_what_it_covers_given_back_while_the_lock_is_stuck() {
 fn leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck() {
     let test = "giving_back::leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        // Long enough for a busy machine to get round to it in a third of the time.
+        // Long enough for a busy machine to renew it within a third of the time.
         let lease = Duration::from_secs(3);
         let [stuck_path, path] = ["stuck", "healthy"].map(|name| directory.join(name));
         let [stuck, healthy] = [&stuck_path, &path].map(|path| create(path, leased(lease)));
@@ -386,7 +386,7 @@ fn a_granted_wait_that_is_cancelled_serves_those_of_other_keys_who_lack_a_hold()
             let tickets = copy(&segment).tickets;
             tickets.iter().map(|ticket| ticket.granted).collect::<Vec<_>>()
         };
-        // It is open which of two keys is served.
+        // Either of the two keys may be served.
         let (served, waiting) = match granted()[..] {
             [true, false] => (first, second),
             [false, true] => (second, first),

@@ -1,5 +1,5 @@
-//! Processes whose `/proc` does not say which boot this is, as in units of systemd with `ProcSubset=pid`, or that have
-//! none.
+//! Processes whose `/proc` does not say which boot this is, as in systemd units with `ProcSubset=pid`, or that have no
+//! `/proc`.
 #![allow(unsafe_code, reason = "mounts another /proc")]
 
 use std::path::Path;
@@ -108,7 +108,7 @@ fn a_process_that_is_not_told_the_boot_shares_a_segment_in_either_order() {
             if !path.exists() {
                 return;
             }
-            // Nobody uses it now; it is opened again, and not taken for one of another boot.
+            // Nobody uses the segment now. Opened again, it is not taken for a segment of another boot.
             for is_hidden in [[false, true], [true, false], [true, true]] {
                 share(&path, false, is_hidden);
             }
@@ -124,7 +124,7 @@ fn who_is_told_the_boot_notes_it_for_those_who_come_later() {
     let raw = RawSegment::open(&path);
     let boot = [0, 1].map(|half| raw.word(header::BOOT_ID + half));
     for unknown in [[0, 0], [boot[0], 0]] {
-        // The same if the process that recorded it died between the two halves.
+        // The same holds if the process that recorded the boot died between the two halves.
         for (half, word) in unknown.into_iter().enumerate() {
             raw.set_word(header::BOOT_ID + half, word);
         }
@@ -133,7 +133,7 @@ fn who_is_told_the_boot_notes_it_for_those_who_come_later() {
     }
 }
 
-/// Nobody uses the segment, so its locks can be recreated; what its clock has shown may be of another boot.
+/// Nobody uses the segment, so its locks can be recreated; what its clock has shown may come from another boot.
 #[test]
 fn a_segment_whose_boot_is_not_known_and_whose_clock_is_wrong_here_starts_cold_and_never_ahead() {
     const HOUR: u64 = 3_600_000_000_000;
@@ -155,7 +155,7 @@ fn a_segment_whose_boot_is_not_known_and_whose_clock_is_wrong_here_starts_cold_a
         );
         let now = raw.word(header::CLOCK_OFFSET);
         let ahead = now.wrapping_sub(right).cast_signed();
-        // To within what the wall clock was adjusted by meanwhile.
+        // Exact except for what the wall clock was adjusted by meanwhile.
         assert!(
             ahead < HOUR.cast_signed() && ahead > -HOUR.cast_signed(),
             "{name}: {ahead} ns ahead"

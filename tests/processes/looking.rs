@@ -89,7 +89,7 @@ fn a_killed_holder_is_left_out_of_every_look_which_changes_nothing() {
         let child = holder(|| {
             std::mem::forget(expect_permit(request.try_acquire()));
         });
-        // It loses nothing, whether it runs or is stopped.
+        // A live process loses nothing, whether it runs or is stopped.
         for signal in [Signal::SIGCONT, Signal::SIGSTOP] {
             child.send(signal);
             let verdicts = request.peek().expect("works");
@@ -198,7 +198,8 @@ fn what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out() {
         });
         let snapshot = || segment.snapshot().expect("a copy").sets.remove(0);
         eventually("the child waits", || !snapshot().tickets.is_empty());
-        // Takes the lock under which the child took its ticket, so that the child is not stopped while it has it.
+        // Takes the lock under which the child took its ticket: afterwards, the child cannot be stopped while it has
+        // the lock.
         drop(api.forecast().expect("works"));
         child.send(Signal::SIGSTOP);
         child.wait_until_stopped();

@@ -155,8 +155,8 @@ fn a_child_forked_into_another_time_namespace_does_not_join() {
     check_forked_child_is_refused(test, libc::CLONE_NEWTIME, "time");
 }
 
-/// `/proc` still shows the outer namespace here, in which the number of the inner process belongs to another process,
-/// which lives.
+/// `/proc` still shows the outer namespace here, in which the number of the inner process belongs to another process
+/// that is alive.
 #[test]
 fn a_process_table_of_another_namespace_is_not_asked_who_lives() {
     let test = "namespaces::a_process_table_of_another_namespace_is_not_asked_who_lives";
@@ -192,8 +192,8 @@ fn a_process_table_of_another_namespace_is_not_asked_who_lives() {
     });
 }
 
-/// The clock of the child's namespace is behind: by what its thread measured in its parent, time would be ahead, and
-/// limits would stand still until the clock has caught up.
+/// The clock of the child's namespace is behind. With what its thread measured in the parent, time would seem to be
+/// ahead, and limits would stand still until the clock had caught up.
 #[test]
 fn a_child_forked_into_another_time_namespace_measures_time_anew() {
     let test = "namespaces::a_child_forked_into_another_time_namespace_measures_time_anew";
@@ -213,11 +213,11 @@ fn a_child_forked_into_another_time_namespace_measures_time_anew() {
             .next()
             .and_then(|text| text.parse().ok())
             .expect("seconds");
-        // Of this thread, whose children are in it.
+        // The offsets of this thread are those of the new namespace, into which its children are forked.
         let offsets = format!("/proc/{}/timens_offsets", nix::unistd::gettid());
         fs::write(offsets, format!("boottime -{} 0", up / 2)).expect("a clock that is behind");
         for _ in 0..5 {
-            // Until the counter can be used.
+            // Repeated until the processor's counter can be used.
             for _ in 0..20_000 {
                 drop(api.request().try_acquire().expect("works"));
             }
@@ -227,7 +227,7 @@ fn a_child_forked_into_another_time_namespace_measures_time_anew() {
                 let raw = RawSegment::open(&theirs);
                 let seen = raw.word(raw.control() + control::LAST_SEEN);
                 let since_the_epoch = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-                // The segment clock shows the wall clock of the creation, and has continued with it since.
+                // The segment clock began with the wall clock when the segment was created, and has run on since.
                 let most = since_the_epoch.as_nanos() + 60_000_000_000;
                 assert!(
                     u128::from(seen) <= most || up < 240,

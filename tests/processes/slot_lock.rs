@@ -78,7 +78,7 @@ fn a_death_with_the_lock_is_noticed_by_the_process_that_waits_for_it() {
                     Instant::now()
                 });
                 eventually("it waits", || raw.has_lock_waiters());
-                // Not for synchronisation: at any time between two of its questions.
+                // Not for synchronisation: the death is to come at any time between two of the waiter's checks.
                 std::thread::sleep(Duration::from_micros(dice.u64(..10_000)));
                 let killed = Instant::now();
                 holder.kill();
@@ -98,7 +98,7 @@ fn a_death_with_the_lock_is_noticed_by_the_process_that_waits_for_it() {
     });
 }
 
-/// Ends the first thread of this process from within another one, and waits there for ever.
+/// Ends the first thread of this process. Another thread runs `then` once the first has ended, and never ends.
 fn outlive_the_first_thread(then: impl FnOnce() + Send + 'static) -> ! {
     std::thread::spawn(|| {
         let first = format!("/proc/self/task/{}/stat", std::process::id());
@@ -112,8 +112,8 @@ fn outlive_the_first_thread(then: impl FnOnce() + Send + 'static) -> ! {
     unreachable!("the thread has ended")
 }
 
-/// The kernel gives the byte of a dead process back last, perhaps after gigabytes of its memory. Here it is never given
-/// back, because the open file is this process's, too.
+/// The kernel releases the byte of a dead process last, perhaps after gigabytes of its memory. Here it is never
+/// released, because the open file is this process's, too.
 #[test]
 fn a_lock_is_taken_from_a_process_that_runs_no_more_although_its_byte_is_locked_still() {
     let test =
@@ -122,7 +122,7 @@ fn a_lock_is_taken_from_a_process_that_runs_no_more_although_its_byte_is_locked_
         let path = directory.join("limits");
         let segment = create(&path);
         let raw = RawSegment::open(&path);
-        // A wait that could last this long does not happen at all.
+        // No wait for the lock of a dead process is this long.
         let patient = open_for(&path, Duration::from_secs(20));
         let impatient = open_for(&path, Duration::from_millis(30));
         for (is_reaped, has_threads) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -89,7 +89,7 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
         }
         child.send(Signal::SIGCONT);
         child.succeed();
-        // What failed is tried again, and happens once.
+        // What failed is repeated, and happens once.
         assert_eq!(
             permit.settle([("tokens", 60)]).expect("works").refunded("tokens"),
             40
@@ -126,7 +126,7 @@ fn what_cannot_be_given_back_while_the_lock_is_stuck_is_given_back_once_when_it_
         }
         child.send(Signal::SIGCONT);
         child.succeed();
-        // The latest first: then time has replenished nothing of those after it.
+        // The latest is cancelled first: then time has replenished nothing of those after it.
         assert!(reservation.cancel().expect("works"), "it is not due yet");
         permit.cancel().expect("works");
         let copy = segment.snapshot().expect("a copy").sets[0].clone();
@@ -234,8 +234,8 @@ fn work(api: &LimitSet) -> ! {
     }
 }
 
-/// The only worker is stopped again and again, until it has been stopped often enough with the lock: a copy of the file
-/// is then a picture of a half-done operation.
+/// Stops the only worker again and again, until it has often enough been stopped with the lock: a copy of the file then
+/// shows a half-done operation.
 #[test]
 fn a_worker_stopped_anywhere_in_an_operation_harms_no_other_and_a_copy_starts_cold() {
     const TIMES: u32 = 5;

@@ -34,7 +34,7 @@ struct Copy {
 }
 
 impl Copy {
-    /// Loads a file with that name, from which no other copy was loaded.
+    /// Loads the library from a file from which no other copy was loaded.
     fn load(file: &Path, segment: &Path) -> Self {
         fs::copy(library(), file).expect("a copy");
         let text = |path: &Path| CString::new(path.as_os_str().as_bytes()).expect("no zero in it");
