@@ -15,7 +15,7 @@ use crate::example::example;
 /// Longer than anything takes on the slowest machine; whatever takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// What it prints.
+/// What the example prints.
 fn output_of(name: &str) -> String {
     let output = example("shmlimit", name).output().expect("it runs");
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -74,7 +74,7 @@ impl Gateway {
         }
     }
 
-    /// Asks with this header, if any; the answer is to be read.
+    /// Sends a request with this header, if any. The answer is left to be read.
     fn ask(&self, key: &str) -> TcpStream {
         let mut connection = TcpStream::connect(&self.address).expect("it listens");
         connection.set_read_timeout(Some(DEADLINE)).expect("a timeout");

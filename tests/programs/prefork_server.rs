@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// The example, running; it is ended when the test ends, in whatever way.
+/// The running example, which is ended with the test, however the test ends.
 struct Server {
     process: Child,
     segment: PathBuf,
@@ -66,7 +66,7 @@ impl Server {
             let mut stdout = stdout;
             let mut line = String::new();
             stdout.read_line(&mut line).expect("a line");
-            // Open for as long as the server may write to it.
+            // The pipe stays open for as long as the server may write to it.
             thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
             line
         });
@@ -475,7 +475,7 @@ impl Answer {
     }
 }
 
-/// The items of a list of structured-field strings with parameters. The names here hold nothing that needs more.
+/// The items of a list of structured-field strings with parameters. The names here need no full parser.
 fn items(list: &str) -> Vec<(&str, BTreeMap<&str, &str>)> {
     let items = list.split(", ").map(|item| {
         let mut parts = item.split(';');
