@@ -39,8 +39,7 @@ impl Served {
         outcome.into_result().map(drop)
     }
 
-    /// Takes one after the other, each as early as it is admitted while no request waits. Returns when the last of them
-    /// was.
+    /// Takes one after the other, each as early as it is admitted while no request waits. Returns when the last one
     /// was.
     fn serve_in_order(&self, all: &[Vec<u64>]) -> Duration {
         for costs in all {

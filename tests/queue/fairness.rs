@@ -168,8 +168,8 @@ fn compete(directory: &Path, set: SetDeclaration, work: Duration) {
         forecasts.len(),
     );
     assert!(forecasts.len() >= 20 && predicted >= 100, "too little was seen");
-    // Who is kept off the processor comes back later to the end of the queue, so a busy machine is a little less even. If
-    // one process got everything, this would be 1/16.
+    // A worker that is kept off its processor joins the end of the queue later, so a busy machine is a little less
+    // even. If one process got everything, this would be 1/16.
     assert!(index >= 0.9, "{index}: {gained:?}");
     let snapshot = segment.snapshot().expect("a snapshot");
     assert!(snapshot.sets[0].tickets.is_empty() && snapshot.sets[0].holds.is_empty());
@@ -188,7 +188,7 @@ fn places_are_given_in_the_order_of_tickets_and_evenly() {
 fn a_rate_is_given_in_the_order_of_tickets_and_evenly() {
     let test = "fairness::a_rate_is_given_in_the_order_of_tickets_and_evenly";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        // There are enough places for all, which number the grants.
+        // There are enough places for all of them: the places only number the grants.
         let set = SetDeclaration::new("set")
             .add_limit(Limit::calls("calls", 10, Duration::from_millis(10)))
             .add_limit(Limit::concurrency("places", 2 * WORKERS as u64));

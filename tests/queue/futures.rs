@@ -17,10 +17,10 @@ use shmlimit::{Keyed, Limit, LimitSet, Permit, RefusalReason, Segment, SetDeclar
 
 const FUTURES: u64 = 1_000;
 
-/// Futures that one task at a time is in the middle of.
+/// How many futures may be inside at once.
 const CAPACITY: u64 = 4;
 
-/// What is free is taken.
+/// Takes a place that must be free.
 fn take(set: &LimitSet) -> Permit<'_> {
     expect_permit(set.request().try_acquire())
 }
@@ -107,8 +107,8 @@ fn a_waiter_that_becomes_the_first_is_woken_at_its_instant_and_not_by_the_livene
         });
         started.elapsed()
     };
-    // By the insurance alone, hardly more than one or two would be served at a time, and no round could be this quick.
-    // On a busy machine, not every round is.
+    // With the liveness check alone, hardly more than one or two would be served at a time, and no round could be this
+    // quick. On a busy machine, not every round is.
     assert!((0..50).any(|_| round() < LIVENESS_CHECK * WAITERS / 4));
 }
 
@@ -118,7 +118,7 @@ fn a_waker_that_panics_leaves_the_other_futures_theirs() {
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
             self.0.store(true, Ordering::Relaxed);
-            // Without the report of a panic, which would occupy the thread that other tests wait for.
+            // Panics without a report, which would occupy the thread that other tests wait for.
             std::panic::resume_unwind(Box::new("as a waker should not"));
         }
     }
@@ -178,7 +178,7 @@ fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_i
         assert!(future.as_mut().poll(&mut context).is_pending());
     }
     scene.pass(hour);
-    // The last first: those before it could proceed, and have not come for it.
+    // The last one is polled first: those before it could proceed, but have not come for their permits.
     for future in futures.iter_mut().rev() {
         let Poll::Ready(outcome) = future.as_mut().poll(&mut context) else {
             panic!("its time is up");
@@ -269,11 +269,11 @@ fn a_dropped_future_gives_its_place_and_its_grant_back() {
     drop(waiting);
     assert_nothing_is_left(&segment);
     let tokens = &segment.snapshot().expect("a snapshot").sets[0].limits[1];
-    // Only the first permit's, which was dropped unsettled, stay charged.
+    // Only the tokens of the first permit, which was dropped unsettled, stay charged.
     assert_eq!(tokens.remaining, 90);
 }
 
-/// A process that was admitted, until dropped.
+/// Counts a future that was admitted as inside, until this is dropped.
 struct Inside<'a>(&'a SharedWords);
 
 impl<'a> Inside<'a> {
@@ -479,7 +479,7 @@ fn futures_of_a_process_that_is_killed_leave_the_line() {
     );
 }
 
-/// Futures of this process that have a ticket each, and the numbers of those.
+/// Futures of this process, each of which has a ticket, with the numbers of their tickets.
 type Numbered<'a> = Vec<(u64, std::pin::Pin<Box<shmlimit::request::AcquireFuture<'a>>>)>;
 
 /// Takes `count` tickets in turn with another process: this one has the turns with this remainder modulo two.
@@ -497,7 +497,7 @@ fn queue_by_turns<'a>(set: &'a LimitSet, turn: &AtomicU64, remainder: u64, count
         .collect()
 }
 
-/// Serves them all; each notes its number when it is admitted, while no other is.
+/// Serves all futures. Each notes its number when it is admitted, and no two are admitted at once.
 fn note_when_admitted(futures: Numbered<'_>, log: &SharedWords) {
     let noting = futures.into_iter().map(|(number, future)| {
         Box::pin(async move {
@@ -511,7 +511,7 @@ fn note_when_admitted(futures: Numbered<'_>, log: &SharedWords) {
     block_on(join_all(noting.collect()));
 }
 
-/// Polls only those that were woken.
+/// Polls only futures that were woken.
 async fn join_all<F: Future<Output = ()>>(futures: Vec<std::pin::Pin<Box<F>>>) {
     struct WakesOne {
         number: usize,
@@ -611,7 +611,7 @@ fn a_lease_is_renewed_in_the_background_until_the_permit_is_released() {
     let test = "futures::a_lease_is_renewed_in_the_background_until_the_permit_is_released";
     // A segment of its own, so that the thread that renews has nothing else to do.
     in_own_process(test, TIMEOUT, |directory| {
-        // Long enough for a busy machine to get round to it in a third of the time.
+        // Long enough for a busy machine to renew it within a third of the time.
         let lease = Duration::from_secs(3);
         let set = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1).lease(lease));
         let (segment, set) = create_in(directory, set);

@@ -1,4 +1,4 @@
-//! Futures that wait meet what has gone wrong with their segment, and do not wait for ever.
+//! Futures that wait learn what has gone wrong with their segment, and do not wait for ever.
 
 use std::thread;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn a_future_that_waits_in_a_segment_that_is_retired_ends_with_that() {
                 let set = &set;
                 scope.spawn(move || smol::block_on(set.request().acquire_async(timeout)).map(drop))
             };
-            // The second is behind another, and neither has an instant to be looked after.
+            // The second is behind the first, and for neither is there an instant at which to check on it.
             let futures = [waiting(None), waiting(Some(10 * TIMEOUT))];
             eventually("they wait", || {
                 let snapshot = segment.snapshot().expect("a snapshot");

@@ -1,4 +1,4 @@
-//! What is granted and not collected passes on to those who wait, and its owner keeps its place.
+//! A grant that is not collected passes on to others that wait, and its owner keeps its place in the queue.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -61,7 +61,7 @@ fn threads_of_a_stopped_process_cost_those_behind_one_grace_and_keep_their_place
             assert_eq!((seen.counts.lapsed, seen.tickets.len()), (1, 8), "{seen:?}");
             drop(permit);
             for _ in 0..3 {
-                // Those who do not look keep nothing from those who come.
+                // Those that do not look take nothing from those that come.
                 drop(expect_permit(set.request().acquire(TIMEOUT)));
             }
             assert_eq!(first_set(&segment).counts.lapsed, 1);
@@ -110,7 +110,8 @@ fn what_a_lapsed_grant_took_of_a_rate_comes_back() {
         scene.pass(10 * SECOND);
         assert!(!set.request().try_acquire().expect("works").is_admitted());
         scene.pass(2 * SECOND);
-        // Looked at now and then: nothing says when a virtual clock moves. The charge is undone, so it is admitted.
+        // Polled now and then, because nothing says when a virtual clock moves. The charge is undone, so `behind` is
+        // admitted.
         eventually("who is behind is admitted", || poll(&mut behind).is_some());
         assert_eq!(scene.snapshot().counts.lapsed, 1);
         assert!(poll(&mut silent).is_none());

@@ -1,4 +1,4 @@
-//! Who waits sleeps: it is not its own clock, and it is woken only when it is its turn.
+//! A waiter sleeps: it does not watch the clock, and is woken only when it is its turn.
 
 use std::fs;
 use std::future::Future;
@@ -99,7 +99,7 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
                 let turn = admitted.fetch_add(1, Ordering::Relaxed) + 1;
                 eventually("it may go on", || dismissed.load(Ordering::Relaxed) >= turn);
                 permit.release().expect("its own");
-                // It stays to be looked at.
+                // It stays, so that it can be watched.
                 loop {
                     std::thread::park();
                 }
@@ -142,8 +142,8 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
         assert_eq!(raw.futex_value(), futex_value, "a waiter was woken for nothing");
         assert_eq!(queued(), WAITERS);
 
-        // One after the other is served, and each time one waiter futex is advanced. The last ones are never served and see nothing
-        // of it.
+        // Waiters are served one after the other, and each time one waiter futex is advanced. The last ones are never
+        // served and notice none of it.
         let started = Instant::now();
         let before = activities(&children[RELEASES as usize..]);
         drop(held);
@@ -162,7 +162,7 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
         let elapsed = started.elapsed().as_secs_f64();
         for (before, after) in before.iter().zip(&after) {
             let wakes = (after.sleeps - before.sleeps) as f64;
-            // Fewer than releases, where these do not take long.
+            // Fewer than there were releases, if these did not take long.
             assert!(
                 wakes <= MAX_WAKES * elapsed + 4.0,
                 "a waiter woke {wakes} times in {elapsed} s"
@@ -228,7 +228,7 @@ fn a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens() {
     });
 }
 
-/// By another futex it would be woken only when it looks by itself, a second later.
+/// Through another futex, it would wake only when it looks by itself, a second later.
 #[test]
 fn a_thread_is_woken_by_its_waiter_futex_and_a_future_by_the_process_futex() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -293,7 +293,7 @@ fn a_process_watches_for_the_deaths_of_others_only() {
         eventually("which has a thread to watch for deaths", || threads(&other) == 2);
         sleep(QUIET);
         assert_eq!(threads(&own), 2, "one that holds and one that waits");
-        // The one that holds the place last: otherwise the other is admitted, which nobody expects of it.
+        // The holder is killed last: otherwise the other would be admitted, which it does not expect.
         other.kill();
         own.kill();
     });

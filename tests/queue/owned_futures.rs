@@ -1,4 +1,4 @@
-//! Futures and permits that borrow nothing: for tasks that outlive who spawned them.
+//! Futures and permits that borrow nothing: for tasks that outlive what spawned them.
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use crate::scene::process::TIMEOUT;
 use crate::scene::{create, expect_permit, expect_refusal, first_set};
 use shmlimit::{Algorithm, Limit, RefusalReason, SetDeclaration};
 
-/// For which a request waits that is otherwise admitted.
+/// The limit for which a request waits that would otherwise be admitted.
 fn calls() -> Limit {
     Limit::calls("calls", 1, Duration::from_millis(20))
 }

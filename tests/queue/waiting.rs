@@ -37,7 +37,7 @@ fn a_waiter_gets_what_another_process_gives_back() {
             let seen = scene::first_set(&segment);
             assert_eq!((seen.counts.admitted, seen.counts.waited), (2, 1));
             assert_eq!(seen.wait_times.iter().sum::<u64>(), 1);
-            // Of one wait the sum is that wait, which its bucket bounds. Clocks differ by microseconds.
+            // The sum of one wait is that wait, which its bucket bounds. Clocks differ by microseconds.
             let bucket = seen.wait_times.iter().position(|waits| *waits == 1);
             let end = Duration::from_micros(1 << bucket.expect("counted once"));
             assert!(seen.wait_time + Duration::from_millis(1) > has_waited, "{seen:?}");
@@ -297,8 +297,8 @@ fn a_waiter_for_a_hold_is_woken_by_the_death_of_its_owner() {
                     waiter.join().expect("admitted") - killed
                 })
             };
-            // The process that waits for time alone sleeps for a second without a look. On a busy machine anything may
-            // take as long, but not always.
+            // A process that waits for time alone sleeps for a second without looking. On a busy machine anything may
+            // take that long, but not always.
             assert!((0..10).any(|_| round() < Duration::from_millis(500)));
         },
     );

@@ -25,7 +25,7 @@ fn now() -> u64 {
     Duration::from(now).as_nanos() as u64
 }
 
-/// Runs that many tasks at once, each in a process of its own; answers when each held its place, in the order in which
+/// Runs that many tasks at once, each in a process of its own. Returns when each held its place, in the order in which
 /// they began.
 fn run(directory: &std::path::Path, capacity: u64, tasks: usize) -> Vec<Stay> {
     let places = SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity));
