@@ -1,4 +1,4 @@
-//! Mistakes that other limiters have made, each with its name, and that this one does not make.
+//! Mistakes that other limiters have made and this one does not make. Each test has the name of one.
 #![allow(
     unsafe_code,
     reason = "puts a clock of its own in the place of the C library's"
@@ -25,11 +25,11 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// By how many seconds the wall clock of this process is set back.
 static SET_BACK: AtomicI64 = AtomicI64::new(0);
 
-/// The C library's function, with a wall clock that this process can set. It replaces the library's own in this binary.
+/// Replaces the C library's function in this binary, for a wall clock that this process can set.
 ///
 /// # Safety
 ///
-/// As the C library's: `time` points to a writable timespec.
+/// The contract of the C library's function: `time` points to a writable timespec.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
     // SAFETY: the caller's pointer is handed on.
@@ -150,7 +150,7 @@ fn sleeping_the_whole_window_where_less_would_do() {
         let outcome = set.request().acquire(TIMEOUT).expect("works");
         assert!(outcome.is_admitted() && started.elapsed() >= wait);
     }
-    // The rest of a window that was opened a while ago.
+    // In a window that was opened a while ago, less than the whole is left to wait for.
     let calls = Limit::calls("calls", 1, HOUR).algorithm(Algorithm::FixedWindow);
     let calls = calls.align(Align::FirstUse);
     let (_directory, _segment, set) = create(SetDeclaration::new("set").add_limit(calls));
@@ -176,7 +176,7 @@ fn waiting_for_the_impossible() {
             )
         };
         assert!(is_impossible(too_many.acquire(None)));
-        // Nor in a queue behind others.
+        // Nor does it wait in a queue behind others.
         let permit = admitted(&set.request());
         let both = set.request().with("places", 2).expect("declared");
         let waiter = Child::fork(|| {
@@ -234,7 +234,7 @@ fn all_waiters_waking_together() {
                     let may_go = |turn| dismissed.load(Ordering::Relaxed) >= turn;
                     eventually("it may give back what it has", || may_go(turn));
                     drop(permit);
-                    // The end of a process is something to be notified of, too.
+                    // It does not end yet, because others are notified of the end of a process, too.
                     eventually("all have passed", || may_go(WAITERS as u64));
                 });
                 eventually("it waits", || first_set(&segment).tickets.len() == number + 1);
@@ -264,10 +264,10 @@ fn releasing_what_was_never_taken() {
         assert!(!late.is_admitted());
         drop(late);
         assert_eq!(active(), 2);
-        // Not what another process took.
+        // What another process took is not released.
         Child::fork(|| first.release().expect("does nothing")).succeed();
         assert_eq!(active(), 2);
-        // Not a second time.
+        // Nothing is released a second time.
         first.release().expect("its own");
         first.release().expect("does nothing more");
         drop(first);
@@ -364,7 +364,7 @@ fn statistics_read_from_a_private_copy() {
         let (segment, set) = create_in(directory, places(2));
         let reader = SegmentReader::open(directory.join("limits")).expect("a segment");
         for round in 1..=3 {
-            // By a process that does not live to tell.
+            // A process that dies right afterwards is counted, too.
             let mut child = Child::fork(|| {
                 drop(admitted(&set.request()));
                 die();

@@ -1,5 +1,5 @@
-//! A few hundred thousand damaged segments if this is optimised, some thousand otherwise, and not one signal, panic,
-//! hang or forbidden store.
+//! Damages segments, a few hundred thousand in an optimised build and a few thousand otherwise, and uses them: there is
+//! not one signal, panic, hang or forbidden store.
 //!
 //! The damage is done in child processes, so that a signal or a hang can be reported and the case named. A child writes
 //! the number of its current case into a mapped file. To run a single case: `SHMLIMIT_MUTATION_CASE=NUMBER cargo test
@@ -29,14 +29,14 @@ const CHILD_PROGRESS: &str = "SHMLIMIT_MUTATION_PROGRESS";
 const SINGLE_CASE: &str = "SHMLIMIT_MUTATION_CASE";
 const RANDOM_CASES: &str = "SHMLIMIT_MUTATION_CASES";
 
-/// Without optimisation, each change takes some ten times as long: then only one change in 19 is made, others for each
-/// word than for the next. With optimisation, all are made: `cargo test --release --test mutated_segments`.
+/// Without optimisation, each change takes about ten times as long, so only one change in 19 is made, and not the same
+/// ones for a word as for the next. With optimisation, all are made: `cargo test --release --test mutated_segments`.
 const STEP: u64 = if cfg!(debug_assertions) { 19 } else { 1 };
 
 const DEFAULT_RANDOM_CASES: u64 = if cfg!(debug_assertions) { 1_500 } else { 300_000 };
 
 /// A child that stays at the same case for this long hangs: nothing in a case waits for longer than a fraction of a
-/// second, and none takes longer than a few milliseconds of a processor, however busy the machine is.
+/// second, and no case takes more than a few milliseconds of processor time, however busy the machine is.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[test]
@@ -107,7 +107,7 @@ fn supervise(range: Range<u64>, progress: &Path) -> u64 {
     case.words().load(Ordering::Relaxed)
 }
 
-/// Disconnected when the child has closed its output, which is when it ends.
+/// Returns a channel that is disconnected when the child closes its output, which it does when it ends.
 fn end_of_output(child: &mut Child) -> Receiver<()> {
     let mut output = child.stdout.take().expect("piped");
     let (sender, receiver) = channel();
@@ -119,8 +119,8 @@ fn end_of_output(child: &mut Child) -> Receiver<()> {
     receiver
 }
 
-/// The number of the case that a child is at, where its parent finds it whatever happens to the child, and how many
-/// words it has changed.
+/// The number of the case that a child is at, and how many words it has changed. Its parent can read both whatever
+/// happens to the child.
 struct Progress(MmapRaw);
 
 impl Progress {
@@ -139,7 +139,7 @@ impl Progress {
     }
 
     fn both(&self) -> &[AtomicU64; 2] {
-        // SAFETY: the mapping is a whole page, aligned, and the process that else maps the file uses atomics on it as
+        // SAFETY: the mapping is a whole page, aligned, and the other process that maps the file uses atomics on it as
         // well.
         unsafe { &*self.0.as_ptr().cast() }
     }
@@ -217,7 +217,7 @@ impl Systematic {
     fn of(specimen: &Specimen) -> Self {
         let image = specimen.image();
         Self {
-            // While the journal is idle, the values of its entries make no difference: some of them will do.
+            // While the journal is idle, the values of its entries make no difference, so a few of them are enough.
             places: (0..image.places() as u32)
                 .filter(|number| {
                     let place = image.place(*number);
@@ -230,8 +230,9 @@ impl Systematic {
         }
     }
 
-    /// Each word and change once with the original checksums and, if only attaching reads the word, once more on a
-    /// segment to which no process is attached, with matching checksums.
+    /// How many cases there are: each change of each word with the original checksums and, if only attaching reads the
+    /// word, twice more on a segment to which no process is attached, first with the original checksums, then with
+    /// matching ones.
     fn cases(&self) -> u64 {
         self.all_cases().div_ceil(STEP)
     }
@@ -260,7 +261,7 @@ impl Systematic {
     }
 }
 
-/// Damage by the number of its case. Splitmix64: the same everywhere and for ever.
+/// Random damage, given by the number of its case. The generator is splitmix64: the same everywhere and for ever.
 struct Random(u64);
 
 impl Random {
@@ -294,7 +295,7 @@ impl Random {
     }
 
     fn mutation(&mut self, image: &Image) -> Mutation {
-        // The definition and the journal are most of a segment: the rest would be hit too seldom.
+        // The definition and the journal are most of a segment: chosen evenly, the rest would be hit too seldom.
         let word = match self.below(4) {
             0 => self.next() as u32,
             1 => image.number_of(self.word_behind_journal(image)),
@@ -338,7 +339,7 @@ impl Random {
     /// A journal that says that an operation was begun, with entries that may name any word at all.
     fn journal(&mut self, image: &Image) -> Vec<Mutation> {
         let shard = self.shard(image);
-        // Every count occurs, and small ones, which are cheap to make, more often.
+        // Every count occurs, but small ones more often, because they are cheap to make.
         let count = 1 + (self.below(255) >> self.below(6));
         let mut mutations = vec![Mutation {
             word: image.number_of(shard.journal),
