@@ -1,4 +1,4 @@
-//! A process that performs operations: it attaches once or twice, and keeps what it was given.
+//! A process that performs operations: it attaches once or twice, and keeps what it is given.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +16,7 @@ use shmlimit::{
 use super::declarations::SET;
 use super::operations::{Ask, LABEL, Operation, Step, limit_name};
 
-/// A permit, and whom it was given to.
+/// A permit, and the key to which it was given.
 pub struct Held {
     pub permit: Permit<'static>,
     pub key: u8,
@@ -27,32 +27,32 @@ pub struct Waiting {
     pub key: u8,
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Debug, Default)]
 pub struct Done {
-    /// Units that were taken at once, by limit, whether held or for good.
+    /// Units that were taken at once, by limit, whether they are held or not.
     pub taken: Option<Vec<(String, u64)>>,
     pub refusal: Option<Refusal>,
     pub settled: Option<Vec<Settled>>,
 }
 
-/// What a settlement came to for a limit.
+/// What a settlement did to one limit.
 #[derive(Debug)]
 pub struct Settled {
     pub limit: String,
-    /// Some of what was reserved was not used.
+    /// Whether some of what was reserved was not used.
     pub is_less: bool,
-    /// Used above what was reserved.
+    /// How much was used beyond what was reserved.
     pub above: u64,
     pub refunded: u64,
     pub overdraft: u64,
 }
 
-/// How a request is put that asks at once, all of which must come to the same.
+/// How to make a request that is decided at once. All ways must have the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     AsWritten,
-    /// `try_acquire` is `acquire` with no time to wait, `check` is `try_acquire` where nothing is held.
+    /// `try_acquire` becomes `acquire` with no time to wait, and `check` becomes `try_acquire` if nothing is held.
     Otherwise,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Subject<'a> {
         Ok(Self::Set(set))
     }
 
-    /// The request, put to it.
+    /// The request for this subject.
     fn ask<'s>(&self, request: &Request<'s>) -> Result<Request<'s>, Error> {
         match self {
             Self::Set(_) => Ok(request.clone()),
@@ -84,7 +84,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// An address is only checked: nothing is held of networks.
+    /// An address is only checked, because nothing is held of networks.
     pub fn try_acquire<'s>(&self, request: &Request<'s>, way: Way) -> Result<Outcome<'s>, Error> {
         let request = self.ask(request)?;
         match way {
@@ -109,7 +109,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// What could be spent of each limit, and after how long it is full.
+    /// What could be spent of each limit, and how long until the limit is full.
     pub fn forecast(&self) -> Result<Vec<(String, u64, Option<Duration>)>, Error> {
         let forecasts = match self {
             Self::Set(set) => set.forecast()?,
@@ -133,16 +133,16 @@ pub struct Actor {
     pub attachers: Vec<Segment>,
     pub held: Vec<Held>,
     pub waiting: Vec<Waiting>,
-    /// The fencing numbers that were given since the driver looked, and to which keys.
+    /// The fencing numbers that were given out since the driver last looked, and the keys to which they were given.
     pub numbers: Vec<(u64, u8)>,
     pub way: Way,
-    /// For how many steps more no future is looked at.
+    /// For how many more steps no future is polled.
     neglects: u8,
-    /// Since when what is collected may have been granted before what was given meanwhile.
+    /// Whether what is collected next may have been granted before what was given out in the meantime.
     was_neglected: bool,
 }
 
-/// Not so many that a case is all waiting.
+/// So few that a case does not consist of waiting only.
 const MAX_WAITING: usize = 6;
 
 impl Actor {
@@ -174,12 +174,12 @@ impl Actor {
         self.segment(attacher).set(SET)
     }
 
-    /// The request, as far as the set has what it names.
+    /// The request, with as much of what it names as the set has.
     pub fn request<'a>(&self, set: &'a LimitSet, ask: &Ask) -> Request<'a> {
         let mut request = set.request();
         let limits = self.declaration.sets()[0].limits();
         for (limit, cost) in limits.iter().zip(&ask.costs) {
-            // Nothing is reserved of a budget.
+            // The cost is ignored for budgets, of which nothing is reserved.
             let _ = request.set_cost(limit.name(), *cost);
         }
         if let Some(tier) = ask.tier {
@@ -225,7 +225,7 @@ impl Actor {
         }
     }
 
-    /// Performs what a single process can. Time, and the life of processes and files, is the driver's.
+    /// Performs what a single process can do. Time, and the lives of processes and files, are up to the driver.
     pub fn perform(&mut self, step: &Step) -> Result<Done, Error> {
         let set = self.set(step.attacher)?;
         let subject = Subject::of(&set, step.key)?;
@@ -329,7 +329,7 @@ impl Actor {
                     .map(|limit| limit.name())
                     .zip(amounts.iter().copied())
                     .collect();
-                // A permit settles what it took, and a limit of budget what was used.
+                // A permit settles what it took, and for budgets what was used.
                 let took: HashMap<String, u64> = held
                     .permit
                     .taken()
@@ -444,13 +444,13 @@ impl Actor {
         Ok(Done::default())
     }
 
-    /// Whether no limit gives anything back, so that to check is to acquire.
+    /// Whether no limit gives anything back, so that a check is the same as an acquisition.
     pub fn holds_nothing(&self) -> bool {
         let text = self.declaration.to_toml().expect("valid");
         !text.contains("kind = \"concurrency\"") && !text.contains("credit")
     }
 
-    /// Looks after those that wait, as an event loop does, until each that is granted has its permit.
+    /// Polls the futures that wait, as an event loop does, until each that is granted has its permit.
     pub fn poll(&mut self) -> Result<(), Error> {
         if self.neglects > 0 {
             self.neglects -= 1;

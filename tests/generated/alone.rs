@@ -1,4 +1,5 @@
-//! One process, on a virtual clock: a case, every invariant after each of its steps, and what its end must be.
+//! One process on a virtual clock: a case, with every invariant after each of its steps, and what must be true at the
+//! end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -20,10 +21,10 @@ use super::operations::{Ask, Driver, Operation, Operations, Step};
 use super::scene::process::eventually;
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
-/// After which nothing is used any more.
+/// After this time, nothing is used any more.
 const AGES: Duration = Duration::from_secs(100 * 86_400);
 
-/// What can be written down, made smaller, and tried again.
+/// A case that can be written down, reduced, and tried again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
     pub declaration: String,
@@ -50,7 +51,7 @@ impl Case {
             if !self.steps.len().is_multiple_of(3) {
                 return Ok(());
             }
-            // Who waits is served by a thread, in a step or in the next.
+            // Waiters are served by a thread, in the same step or in the next.
             let mut at_once = self.clone();
             at_once
                 .steps
@@ -78,7 +79,7 @@ impl Case {
         }
     }
 
-    /// What each request that asked at once was answered.
+    /// The answers to all requests that are decided at once.
     fn run(&self, way: Way) -> Result<Vec<String>, String> {
         let Ok(declaration) = Declaration::from_toml(&self.declaration) else {
             return Ok(Vec::new());
@@ -104,7 +105,7 @@ struct Scene {
     actor: Actor,
     fencing: Fencing,
     admitted: Admitted,
-    /// Whether another definition may have made a limit one that is tried, or one that is not.
+    /// Whether another definition may have put a limit in shadow, or out of it.
     was_applied: bool,
     answers: Vec<String>,
 }
@@ -113,7 +114,7 @@ fn text(error: Error) -> String {
     error.to_string()
 }
 
-/// An error that no operation may end with.
+/// Whether no operation may end with this error.
 fn is_wrong(error: &Error) -> bool {
     matches!(error, Error::Segment(_) | Error::Open(_))
 }
@@ -146,7 +147,7 @@ impl Scene {
     }
 
     fn is_shadow(&self, name: &str) -> bool {
-        // In the text that a segment keeps, each limit says for itself whether it is.
+        // In the text that a segment keeps, each limit says for itself whether it is in shadow.
         let text: toml::Table = self.declaration.to_toml().expect("valid").parse().expect("TOML");
         let limits = text["set"][0]["limit"].as_array().expect("limits");
         let limit = limits.iter().find(|limit| limit["name"].as_str() == Some(name));
@@ -197,7 +198,7 @@ impl Scene {
             _ => None,
         };
         let is_plain = ask.is_none_or(|ask| ask.tier.is_none() && ask.capacity.is_none());
-        // Who waits may be served in the same step.
+        // Waiters may be served in the same step.
         let is_alone =
             self.actor.waiting.is_empty() && is_plain && !self.traits.has_credit && !self.traits.has_lease;
         let key = match &step.operation {
@@ -257,7 +258,8 @@ impl Scene {
     fn check_account(&self, before: &Account, after: &Account, done: &Done) -> Found {
         for limit in &self.limits {
             let name = limit.name();
-            // Nothing counts what is unlimited; a found capacity moves; a limit that is tried goes below zero.
+            // Units of unlimited capacity are not counted, a capacity that is found moves, and a limit in shadow goes
+            // below zero.
             if matches!(limit.capacity(), shmlimit::declare::Amount::Unlimited)
                 || self.traits.has_adaptive
                 || self.is_shadow(name)
@@ -274,17 +276,18 @@ impl Scene {
             let settled = done.settled.iter().flatten().find(|it| it.limit == name);
             let (refunded, overdraft) = settled.map_or((0, 0), |it| (it.refunded, it.overdraft));
             if limit.kind() == Kind::Budget {
-                // Nothing of it need be reserved: what is used above that is taken then, and is no overdraft.
+                // Nothing of a budget need be reserved: what is used beyond that is taken then, and is no overdraft.
                 taken += settled.map_or(0, |it| it.above);
             }
-            // Part of a unit is given back as well, and may make another one whole.
+            // A part of a unit is given back as well, and may make another unit whole.
             let part = u64::from(settled.is_some_and(|it| it.is_less));
             before.became(after, limit, [taken, refunded, overdraft], part)?;
         }
         Ok(())
     }
 
-    /// What admits more than the bound by contract, or in another definition.
+    /// Ends the log of admissions if the step may admit more than the bound, by contract or because another definition
+    /// applies.
     fn note_what_ends_the_log(&mut self, step: &Step) {
         let ends = match &step.operation {
             Operation::TryAcquire(ask) | Operation::Check(ask) => {
@@ -304,7 +307,7 @@ impl Scene {
 
     fn check_admission(&mut self, step: &Step, done: &Done) -> Found {
         let now = self.clock.now();
-        // Keys that are evicted have their quota again, and a network has many addresses.
+        // Keys that are evicted have all of their quota again, and a network has many addresses.
         let set = self.actor.set(0).map_err(text)?;
         let evicts = self
             .declaration
@@ -327,7 +330,7 @@ impl Scene {
         concurrency_is_within_capacity(&self.actor, &self.limits, |name| self.is_shadow(name))
     }
 
-    /// Not admitted a nanosecond before, and admitted then.
+    /// Checks that the request is not admitted a nanosecond earlier, and is admitted then.
     fn retry_after_is_exact(
         &mut self,
         step: &Step,
@@ -346,7 +349,7 @@ impl Scene {
         let request = self.actor.request(&set, ask);
         let subject = Subject::of(&set, step.key).map_err(text)?;
         let at = self.clock.now() + wait;
-        // A bound that comes with what others keep may be over sooner.
+        // A wait for what others keep may be over sooner.
         let is_lower_bound =
             self.traits.has_lease || self.traits.has_credit || reason == RefusalReason::TableFull;
         if !is_lower_bound && wait > NANOSECOND {
@@ -375,7 +378,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Who looks changes nothing. A definition that is not in force everywhere yet comes into force at the first look.
+    /// Checks that looking changes nothing. A definition that is not in force everywhere yet comes into force at the
+    /// first look.
     fn look(&mut self, step: &Step) -> Found {
         let see = |actor: &mut Actor| -> Result<String, Error> {
             actor.perform(step).or_else(|error| {
@@ -387,7 +391,7 @@ impl Scene {
             })?;
             let segment = actor.segment(step.attacher);
             let mut seen = format!("{:?}", segment.snapshot()?);
-            // When the copy was made says nothing of the segment.
+            // When the copy was made says nothing about the segment.
             if let Some((before, begun)) = seen.split_once("begun: ") {
                 let after = begun.trim_start_matches(|digit: char| digit.is_ascii_digit());
                 seen = format!("{before}{after}");
@@ -399,7 +403,7 @@ impl Scene {
         };
         let first = see(&mut self.actor).map_err(text)?;
         let second = see(&mut self.actor).map_err(text)?;
-        // Who waits is served by a thread meanwhile.
+        // Waiters are served by a thread in the meantime.
         if first == second || !self.actor.waiting.is_empty() {
             Ok(())
         } else {
@@ -415,7 +419,8 @@ impl Scene {
         }
     }
 
-    /// Everything is given back and detached; the file is another boot's, or made from a checkpoint.
+    /// Gives everything back and detaches. The file is then taken over by another boot, or made again from a
+    /// checkpoint.
     fn reborn(&mut self, from_checkpoint: bool) -> Found {
         self.admitted.is_over = true;
         self.actor.give_all_back().map_err(text)?;
@@ -427,7 +432,7 @@ impl Scene {
             std::fs::remove_file(&path).map_err(|error| error.to_string())?;
         } else {
             self.actor.attachers.clear();
-            // What was drawn in advance is given back by a thread, which stays attached until then.
+            // What was drawn in advance is given back by a thread, which stays attached until it has done so.
             eventually("nobody is attached", || {
                 let snapshot = SegmentReader::open(&path).and_then(|reader| reader.snapshot());
                 snapshot.expect("a copy").participants.iter().all(|it| !it.alive)
@@ -446,10 +451,10 @@ impl Scene {
         Ok(())
     }
 
-    /// All is given back, and time has passed: everything is as never used.
+    /// Gives everything back and lets time pass, and checks that everything is as if it had never been used.
     fn end(&mut self) -> Found {
         self.actor.give_all_back().map_err(text)?;
-        // What was drawn in advance is given back by a thread, when the last handle goes.
+        // What was drawn in advance is given back by a thread when the last handle is dropped.
         self.actor.attachers.clear();
         self.clock.advance_to(self.clock.now() + AGES);
         let open = || self.actor.options.open(&self.actor.path);
@@ -482,7 +487,7 @@ impl Scene {
             }
         }
         if set.is_keyed() && !set.is_by_address() {
-            // Every row is anybody's again.
+            // Any key may take any row again.
             let mut request = set.request();
             for limit in self.limits.iter().filter(|limit| limit.kind() != Kind::Budget) {
                 request.set_cost(limit.name(), 1).map_err(text)?;

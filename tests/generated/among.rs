@@ -1,5 +1,5 @@
 //! Processes that are killed and stopped at random while they perform operations of a generated declaration, beside one
-//! that attached before them, and one that attaches after.
+//! that attached before them, and one that attaches after them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,12 +23,12 @@ fn is_wrong(error: &Error) -> bool {
     matches!(error, Error::Segment(_) | Error::Open(_))
 }
 
-/// Victims meet locks whose holders are stopped.
+/// Victims may find locks whose holders are stopped.
 fn is_wrong_for_a_victim(error: &Error) -> bool {
     is_wrong(error) && !matches!(error, Error::Segment(SegmentError::LockStuck { .. }))
 }
 
-/// Operations without an end, of one process among others.
+/// Performs one operation of a process among others.
 fn act(actor: &mut Actor, operations: &mut Operations, dice: &mut Rng, is_wrong: fn(&Error) -> bool) {
     let step = operations.step(dice);
     for result in [actor.perform(&step).map(drop), actor.poll()] {
@@ -61,7 +61,7 @@ fn one_declaration(seed: u64, directory: &Path) {
             .map(|victim| {
                 let mut dice = Rng::with_seed(dice.u64(..));
                 Child::fork(|| {
-                    // One continues with what it inherits, the other attaches anew.
+                    // One goes on with what it inherits, the other attaches anew.
                     let inherited = actor.attachers[0].clone();
                     let segment: Segment = if victim == 0 {
                         inherited
@@ -88,10 +88,10 @@ fn one_declaration(seed: u64, directory: &Path) {
         };
         act_for(Duration::from_micros(100 + stops.u64(..2_900)));
         let stopped = &victims[kill % VICTIMS];
-        // It may have the lock, so only the others act beside it.
+        // The stopped victim may have the lock, so only the other victims act meanwhile.
         match stops.u8(..6) {
             0 => {
-                // Longer than grants are kept, in some sets.
+                // In some sets, grants are not kept for as long as this.
                 stopped.send(Signal::SIGSTOP);
                 std::thread::sleep(LONG_STOP);
                 stopped.send(Signal::SIGCONT);
@@ -109,7 +109,7 @@ fn one_declaration(seed: u64, directory: &Path) {
         actor.waiting.clear();
         look_after(kill, &mut actor, traits, &open);
     }
-    // Short windows pass, and everything is as never used.
+    // The windows are short: once they have passed, everything is as if it had never been used.
     actor.give_all_back().expect("works");
     if traits.has_credit || traits.has_adaptive {
         return;
@@ -127,9 +127,10 @@ fn one_declaration(seed: u64, directory: &Path) {
     });
 }
 
-/// What the dead have left is taken back, and nothing else.
+/// Checks that what the dead have left is taken back, and nothing else.
 fn look_after(kill: usize, actor: &mut Actor, traits: Traits, open: &impl Fn() -> Segment) {
-    // A process counts as alive until its memory is gone, which may be later where another looks at it in `/proc`.
+    // A process counts as alive until its memory is gone, which may take longer while another process reads about it in
+    // `/proc`.
     eventually("the dead count as dead", || {
         let snapshot = actor.segment(0).snapshot().expect("a copy");
         let mut alive = snapshot.participants.iter().filter(|it| it.alive);
@@ -157,7 +158,7 @@ fn look_after(kill: usize, actor: &mut Actor, traits: Traits, open: &impl Fn() -
         }
         false
     });
-    // Time passes between two looks, so only what does not go by it is compared.
+    // Time passes between two looks, so only what does not depend on it is compared.
     actor.attachers.push(open());
     let rules = |segment: &Segment| {
         segment
@@ -173,7 +174,7 @@ fn look_after(kill: usize, actor: &mut Actor, traits: Traits, open: &impl Fn() -
     actor.attachers.pop();
 }
 
-/// Says which seed it was that failed. In the process of the test only: children that fail die by themselves.
+/// Prints the seed that failed, in the process of the test only: children that fail die on their own.
 struct ShownIfItFails(u64);
 
 impl Drop for ShownIfItFails {

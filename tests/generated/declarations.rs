@@ -1,7 +1,7 @@
-//! Any declaration that validates, from a table of options: a new option is a line of its own.
+//! Any declaration that validates, from a table of options: a new option is one more line.
 //!
-//! An option is added where the declaration is still valid with it, and left out where it is not: so nothing here knows
-//! what goes with what, and a restriction that is added to the library needs no change here.
+//! An option is added if the declaration is still valid with it, and left out if it is not. So nothing here knows what
+//! goes together, and a restriction that is added to the library needs no change here.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use shmlimit::{Algorithm, Declaration, Keyed, Limit, SetDeclaration, Tier, Windo
 
 pub const SET: &str = "set";
 
-/// How long windows and leases are: such that a virtual clock passes over them, or such that a real one does.
+/// How long windows and leases are: so that a virtual clock can pass over them, or so that a real one can.
 #[derive(Clone, Copy, Debug)]
 pub enum Lengths {
     Any,
@@ -21,7 +21,7 @@ pub enum Lengths {
 type LimitOption = fn(&mut Rng, Lengths, Limit) -> Limit;
 type SetOption = fn(&mut Rng, SetDeclaration) -> SetDeclaration;
 
-/// In one of so many limits.
+/// Options of limits. Each is used in one of this many limits.
 const LIMIT_OPTIONS: &[(u64, LimitOption)] = &[
     (3, |dice, _, limit| limit.algorithm(algorithm(dice))),
     (3, |dice, _, limit| limit.algorithm(algorithm(dice))),
@@ -52,7 +52,7 @@ const LIMIT_OPTIONS: &[(u64, LimitOption)] = &[
     }),
 ];
 
-/// In one of so many sets.
+/// Options of sets. Each is used in one of this many sets.
 const SET_OPTIONS: &[(u64, SetOption)] = &[
     (2, |dice, set| set.keyed(Keyed::new(dice.u64(1..=16)))),
     (2, |dice, set| set.keyed(Keyed::new(8).when_full(when_full(dice)))),
@@ -112,13 +112,13 @@ fn window(dice: &mut Rng, lengths: Lengths) -> Window {
 fn capacity(dice: &mut Rng, lengths: Lengths) -> Amount {
     match dice.u8(..24) {
         0 => Amount::Unlimited,
-        // No short time fills a bucket of so many units whose capacity is changed to a few.
+        // In a short time, a bucket of this many units does not fill up if its capacity is changed to a few.
         1 if matches!(lengths, Lengths::Any) => Amount::Whole(dice.u64(1..=1 << 40)),
         _ => Amount::Whole(dice.u64(1..=12)),
     }
 }
 
-/// Named by what it is, and by its number.
+/// A limit that is named after its kind and its number.
 fn plain_limit(dice: &mut Rng, lengths: Lengths, number: usize) -> Limit {
     let name = |kind: &str| format!("{kind}{number}");
     match dice.u8(..9) {
@@ -149,7 +149,7 @@ fn time_zone() -> TimeZone {
 fn limit(dice: &mut Rng, lengths: Lengths, number: usize) -> Limit {
     let is_valid = |limit: &Limit| declared(SetDeclaration::new(SET).add_limit(limit.clone())).is_some();
     loop {
-        // A window of the calendar is only counted in fixed windows.
+        // Windows of the calendar exist only as fixed windows.
         let plain = plain_limit(dice, lengths, number);
         let fixed = plain.clone().algorithm(Algorithm::FixedWindow);
         let Some(mut limit) = [plain, fixed].into_iter().find(is_valid) else {
@@ -208,7 +208,7 @@ fn of_one_set(dice: &mut Rng, lengths: Lengths) -> Declaration {
         limits.iter().cloned().fold(set, SetDeclaration::add_limit)
     };
     if dice.u8(..10) == 0 {
-        // Networks instead of keys.
+        // By networks instead of keys.
         let mut prefix = || (dice.u8(8..=32), dice.u8(32..=128));
         let networks: Vec<Limit> = limits
             .iter()
@@ -223,7 +223,7 @@ fn of_one_set(dice: &mut Rng, lengths: Lengths) -> Declaration {
     }
     let mut set = set_of(&limits);
     if dice.u8(..4) == 0 {
-        // Some of them, or all, of all keys together.
+        // Some limits are for all keys together, or all are, or none.
         let mut scope = || [Scope::Key, Scope::AllKeys][dice.usize(..2)];
         let scoped: Vec<Limit> = limits.iter().map(|limit| limit.clone().scope(scope())).collect();
         let with = set_of(&scoped).keyed(Keyed::new(dice.u64(1..=16)));
@@ -239,13 +239,13 @@ fn of_one_set(dice: &mut Rng, lengths: Lengths) -> Declaration {
             }
         }
     }
-    // Limits by themselves are valid, but not every two of them in one set.
+    // Each limit by itself is valid, but not every two of them in one set.
     declared(set).unwrap_or_else(|| declared(set_of(&limits[..1])).expect("valid by itself"))
 }
 
 type NewValue = fn(&mut Rng, Lengths) -> toml::Value;
 
-/// What a definition that follows may say, by the word of TOML.
+/// What a later definition may change, by its word in TOML.
 const CHANGES: &[(&str, NewValue)] = &[
     ("capacity", |dice, _| amount(dice.u64(1..=14))),
     ("burst", |dice, _| amount(dice.u64(1..=14))),
@@ -276,7 +276,7 @@ fn span(dice: &mut Rng, lengths: Lengths) -> toml::Value {
     Window::Span(length(dice, lengths)).to_string().into()
 }
 
-/// Another definition of the same set, which may be one that cannot be applied.
+/// Another definition of the same set, perhaps one that cannot be applied.
 pub fn changed(dice: &mut Rng, lengths: Lengths, text: &str) -> String {
     let mut value: toml::Value = text.parse::<toml::Table>().expect("TOML").into();
     change(dice, lengths, &mut value);
@@ -287,8 +287,8 @@ pub fn changed(dice: &mut Rng, lengths: Lengths, text: &str) -> String {
     }
 }
 
-/// Keeps the burst of a limit below a thousand times its capacity: a bucket that takes centuries to fill takes longer than
-/// the clock goes.
+/// Keeps the burst of a limit below a thousand times its capacity: a bucket that takes centuries to fill outlasts the
+/// clock.
 fn fill_within_reach(limit: &mut toml::Table) {
     let units = |word: &str| limit.get(word)?.as_integer();
     if let (Some(capacity), Some(burst)) = (units("capacity"), units("burst")) {

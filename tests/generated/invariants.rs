@@ -1,4 +1,4 @@
-//! What holds in any state, whatever was declared. None of it knows how a limit counts.
+//! What is true in any state, whatever was declared. None of the invariants knows how a limit counts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -56,13 +56,13 @@ pub fn holds_are_permits_that_are_out(actor: &Actor, traits: Traits, snapshot: &
             .filter(|held| held.permit.fencing_number().is_some())
     };
     let out = with_a_hold().filter(|held| !held.permit.reclaimed()).count() as u64;
-    // If the lease of one of several limits ran out, the rest is still held.
+    // If the lease of one of several limits has run out, the rest is still held.
     let most = if traits.has_lease {
         with_a_hold().count() as u64
     } else {
         out
     };
-    // One whose lease has run out counts as dead, and is taken back by anyone who needs it.
+    // A hold whose lease has run out counts as one of the dead, and is taken back by anyone who needs it.
     let (in_use, of_dead) = if traits.has_lease {
         (set.active + set.of_dead, 0)
     } else {
@@ -77,7 +77,7 @@ pub fn holds_are_permits_that_are_out(actor: &Actor, traits: Traits, snapshot: &
     ))
 }
 
-/// Nothing is left to repair if no process died.
+/// Nothing needs repair if no process died.
 pub fn recovery_finds_nothing(actor: &Actor) -> Found {
     let report = actor.segment(0).recover().map_err(|error| error.to_string())?;
     let set = &report.sets[0];
@@ -87,10 +87,10 @@ pub fn recovery_finds_nothing(actor: &Actor) -> Found {
     Ok(())
 }
 
-/// What is spendable, and what was counted, for each limit.
+/// What is spendable of each limit, and what was counted.
 pub struct Account {
     spendable: HashMap<String, u64>,
-    /// Taken, refunded, overdraft.
+    /// What was taken, what was refunded, and the overdraft.
     counted: HashMap<String, [u64; 3]>,
 }
 
@@ -120,7 +120,7 @@ impl Account {
         })
     }
 
-    /// Units are conserved: what was taken is no longer spendable, and was counted; so was what is refunded.
+    /// Units are conserved: what was taken is no longer spendable, and has been counted, and so has what was refunded.
     pub fn became(&self, after: &Self, limit: &Limit, expected: [u64; 3], part: u64) -> Found {
         let name = limit.name();
         let (before_counts, after_counts) = (self.counted[name], after.counted[name]);
@@ -150,7 +150,7 @@ impl Account {
     }
 }
 
-/// Fencing numbers only rise, in every form of rebirth.
+/// Fencing numbers only rise, even when the segment starts from another boot or from a checkpoint.
 #[derive(Default)]
 pub struct Fencing(HashMap<u8, u64>);
 
@@ -164,12 +164,12 @@ impl Fencing {
     }
 }
 
-/// Whether all keys have it together.
+/// Whether all keys have the limit together.
 fn is_overall(limit: &Limit) -> bool {
     limit.options().scope() == Scope::AllKeys
 }
 
-/// At an admission, no more concurrency is held than the capacity by which it was admitted.
+/// At an admission, no more of a concurrency limit is held than the capacity by which it was admitted.
 pub fn concurrency_is_within_capacity(
     actor: &Actor,
     limits: &[Limit],
@@ -181,7 +181,7 @@ pub fn concurrency_is_within_capacity(
     for limit in limits.iter().filter(|limit| limit.kind() == Kind::Concurrency) {
         let of = |held: &super::actor::Held| {
             let taken = held.permit.taken().find(|(name, _)| *name == limit.name());
-            // One that was throttled has given back what it held.
+            // A permit that was throttled has given back what it held.
             taken
                 .filter(|_| held.permit.fencing_number().is_some())
                 .map_or(0, |(_, units)| units)
@@ -209,7 +209,7 @@ pub fn concurrency_is_within_capacity(
     Ok(())
 }
 
-/// What was admitted by each limit with a bound, for as long as nothing but requests happened to it.
+/// What each limit with a bound has admitted, for as long as nothing but requests happened to it.
 #[derive(Default)]
 pub struct Admitted {
     log: HashMap<(u8, String), Vec<(Duration, u64)>>,
@@ -235,7 +235,7 @@ impl Admitted {
     }
 }
 
-/// All attachers, of whatever age, know the same limits by the same names, and count by the same rules.
+/// All attachers, however old, know the same limits by the same names, and count by the same rules.
 pub fn attachers_agree(actor: &Actor, key: u8) -> Found {
     let seen = |attacher: usize| -> Result<String, shmlimit::Error> {
         let segment = &actor.attachers[attacher];
@@ -244,7 +244,7 @@ pub fn attachers_agree(actor: &Actor, key: u8) -> Found {
         let names: Vec<&str> = set.limits().collect();
         let rules = segment.declaration_in_force()?.to_toml()?;
         if !actor.waiting.is_empty() {
-            // They are served by a thread meanwhile.
+            // Waiters are served by a thread in the meantime.
             return Ok(format!("{names:?}\n{rules}"));
         }
         Ok(format!(

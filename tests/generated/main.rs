@@ -1,9 +1,9 @@
-//! Generated declarations under generated operations: each verb of the public API meets each option, and after each step
-//! what must always hold is checked. No model of a limit says what is right; [`invariants`] do.
+//! Generated declarations under generated operations: each verb of the public API meets each option, and after each
+//! step, what must always be true is checked. No model of a limit says what is right; the [`invariants`] do.
 //!
-//! Runs the same sample each time or, with `SHMLIMIT_GENERATED_SECONDS`, other cases for that long. Each case has its own
-//! seed, and `SHMLIMIT_SEED` repeats one, or starts there if seconds are given too. A case that fails is reduced and
-//! printed. If it is kept in `tests/generated/kept/`, it is tried again each time.
+//! Runs the same sample each time or, with `SHMLIMIT_GENERATED_SECONDS`, other cases for that long. Each case has its
+//! own seed. `SHMLIMIT_SEED` repeats the case of a seed or, if seconds are given too, starts there. A case that fails
+//! is reduced and printed. If you keep it in `tests/generated/kept/`, it is tried again each time.
 
 mod actor;
 mod alone;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use alone::Case;
 
-/// Some cases are long, so that states accumulate; most are not.
+/// Some cases are long, so that states accumulate. Most are not.
 const STEPS: [usize; 4] = [12, 40, 99, 300];
 
 const SECONDS: &str = "SHMLIMIT_GENERATED_SECONDS";
@@ -38,7 +38,7 @@ fn seconds() -> Duration {
 /// The seeds of the sample, which is the same each time.
 const SAMPLE: std::ops::Range<u64> = 7_000_000..7_000_010;
 
-/// Each seed to try: a given one, as many as there is time for, or the sample.
+/// The seeds to try: a given one, as many as there is time for, or those of the sample.
 fn seeds() -> impl Iterator<Item = u64> {
     let (given, lasts) = (number("SHMLIMIT_SEED"), number(SECONDS));
     let range = match (given, lasts) {

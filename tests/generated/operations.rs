@@ -13,12 +13,12 @@ pub struct Ask {
     /// A cost for each limit.
     pub costs: Vec<u64>,
     pub tier: Option<u8>,
-    /// A limit and its capacity for this key; without a number, its own capacity is taken away.
+    /// A limit and its capacity for this key. Without a capacity, the key's own one is taken away.
     pub capacity: Option<(u8, Option<u64>)>,
     pub label: bool,
 }
 
-/// The label of those requests that have one.
+/// The label of the requests that have one.
 pub const LABEL: &str = "work";
 
 /// One verb. For verbs of permits, the first number says which permit.
@@ -27,14 +27,14 @@ pub enum Operation {
     TryAcquire(Ask),
     Check(Ask),
     CheckMany(Ask, Vec<u8>),
-    /// With the longest delay in microseconds, and whether it is cancelled at once.
+    /// A reservation, with the longest delay in microseconds, and whether it is cancelled at once.
     Reserve(Ask, u64, bool),
     /// A future, with a timeout in microseconds.
     Wait(Ask, Option<u64>),
-    /// A thread that waits for this many microseconds. Not on a virtual clock that stands still meanwhile, on which it
-    /// would wait forever.
+    /// A thread that waits for this many microseconds. Not for a virtual clock, which stands still meanwhile: the
+    /// thread would wait forever.
     WaitHere(Ask, u64),
-    /// For this many steps no future is polled, as when a program blocks its event loop.
+    /// No future is polled for this many steps, as when a program blocks its event loop.
     Neglect(u8),
     StopWaiting(u8),
     Settle(u8, Vec<u64>),
@@ -58,11 +58,11 @@ pub enum Operation {
     Apply(String),
     Recover,
     Rebuild,
-    /// Attaches again in place of an attacher.
+    /// The actor attaches again in place of one of its attachers.
     Reattach,
-    /// All detach, and the file becomes one of another boot.
+    /// All attachers detach, and the file becomes that of another boot.
     Reboot,
-    /// All detach, and the segment is created from a checkpoint.
+    /// All attachers detach, and the segment is created from a checkpoint.
     Restore,
     /// This many microseconds pass.
     Pass(u64),
@@ -75,7 +75,7 @@ pub struct Step {
     pub operation: Operation,
 }
 
-/// What drives the operations.
+/// Who performs the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
     /// A process that has the segment to itself, on a virtual clock.
@@ -179,7 +179,7 @@ impl Operations {
                 Apply(self.text.clone())
             }
             41 if dice.u8(..3) == 0 => Recover,
-            // A process that dies while it rebuilds leaves that to the next, which cannot tell why the rebuild was
+            // A process that dies while it rebuilds leaves that to the next one, which cannot tell why the rebuild was
             // begun.
             41 if self.driver == Driver::Alone && dice.u8(..3) == 0 => Rebuild,
             42 if dice.u8(..3) == 0 => Reattach,
@@ -196,7 +196,7 @@ fn own_capacity(dice: &mut Rng) -> Option<u64> {
     (dice.u8(..3) > 0).then(|| dice.u64(1..=16))
 }
 
-/// The limits of a declaration's set that an operation may name, by number.
+/// The name of one of the limits of the declaration's set, by number.
 pub fn limit_name(declaration: &Declaration, number: u8) -> &str {
     let set = declaration
         .sets()

@@ -1,5 +1,4 @@
-//! Reduces a case that fails for as long as it still fails: fewer steps, fewer words in the declaration, smaller
-//! numbers.
+//! Reduces a case for as long as it still fails: fewer steps, fewer words in the declaration, smaller numbers.
 //!
 //! It works on the written form of a case, so it knows nothing of operations and options.
 
@@ -54,7 +53,7 @@ fn fewer_steps(best: &mut Case, fails: &mut impl FnMut(&Case) -> bool) {
     }
 }
 
-/// Tries to leave out each word of the declaration, if the rest is still valid.
+/// Tries to leave out each word of the declaration if the rest is still valid.
 fn simpler_declaration(best: &mut Case, fails: &mut impl FnMut(&Case) -> bool) {
     let table: toml::Table = best.declaration.parse().expect("TOML");
     for path in paths(&toml::Value::Table(table), &mut Vec::new())
