@@ -1,4 +1,5 @@
-//! Code of the program that panics, wherever the layers call or drop it: no place stays taken, and no request queued.
+//! Code of the program that panics, wherever the layers call or drop it: no place stays taken, and no request stays
+//! queued.
 
 use std::io;
 use std::pin::Pin;
@@ -23,7 +24,7 @@ fn place() -> Observed {
     Observed::of(SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1)))
 }
 
-/// Extracts the demand in the program's code.
+/// Extracts the demand with code of the program.
 fn extractor(
     place: &Observed,
 ) -> impl Fn(&Parts) -> Result<Option<Demand>, ExtractError> + Send + Sync + 'static {
@@ -36,7 +37,7 @@ fn extractor(
     }
 }
 
-/// A closure of the program that keeps something of the program.
+/// A closure of the program that also owns something of the program.
 fn closure<A, B>(answer: impl Fn(A) -> B + Send + Sync + 'static) -> impl Fn(A) -> B + Send + Sync + 'static {
     let touchy = Touchy;
     move |argument| {
@@ -46,7 +47,7 @@ fn closure<A, B>(answer: impl Fn(A) -> B + Send + Sync + 'static) -> impl Fn(A) 
     }
 }
 
-/// Whatever panics in the body, nothing is left taken or queued, and another request is admitted.
+/// Checks that whatever panics in the body, nothing is left taken or queued, and another request is admitted.
 #[track_caller]
 fn leaves_nothing(case: &str, body: impl FnMut(&Observed)) {
     let panics = with_each_panic(place, body, |place, calls| {
@@ -56,7 +57,7 @@ fn leaves_nothing(case: &str, body: impl FnMut(&Observed)) {
     assert!(panics > 2, "{case}: {panics}");
 }
 
-/// What a request meets, and whether it may wait.
+/// What a request finds, whether the place is taken, and whether the request may wait.
 const MEETS: [(&str, bool, bool); 4] = [
     ("the place is free", false, false),
     ("the place is taken", true, false),
@@ -64,7 +65,7 @@ const MEETS: [(&str, bool, bool); 4] = [
     ("it waits for the place", true, true),
 ];
 
-/// Does the work while the place is taken, until the work waits for it, if it may.
+/// Does the work. If the place is taken, it is freed once the work waits for it, if that may wait.
 fn run<T>(place: &Observed, is_taken: bool, may_wait: bool, work: impl Future<Output = T>) -> T {
     let mut permit = is_taken.then(|| expect_permit(place.set.request().try_acquire()));
     let freeing = async {
@@ -118,7 +119,7 @@ impl Service<Request<Touchy>> for Program {
     }
 }
 
-/// A body of the program, in parts.
+/// A body of the program, in several parts.
 struct Parted {
     left: u8,
     _touchy: Touchy,
@@ -156,7 +157,7 @@ fn program(status: StatusCode) -> Program {
     }
 }
 
-/// A layer around a service. Only what the service holds of the layer's closures is left of them.
+/// Puts a layer around a service. Of the layer's closures, only what the service holds is kept.
 fn put_around<S, L: Layer<S>>(layer: L, service: S) -> L::Service {
     layer.layer(service)
 }

@@ -26,7 +26,7 @@ use crate::scene::process::TIMEOUT;
 
 pub const MINUTE: Duration = Duration::from_secs(60);
 
-/// A segment with one set, `api`, in a directory of its own.
+/// A segment with one set, `api`, in a temporary directory.
 pub struct Limits {
     pub segment: Segment,
     _directory: tempfile::TempDir,
@@ -151,7 +151,7 @@ impl Server {
         }
     }
 
-    /// The writing end of the oldest body that has none yet.
+    /// The writing end of the oldest body that is not being written yet.
     pub async fn body(&self) -> BodySender {
         let mut body = None;
         wait_until("the service is called", || {
@@ -192,7 +192,7 @@ pub async fn client_of(address: SocketAddr) -> Client {
     }
 }
 
-/// A connection of a client. Dropped, the client is gone.
+/// A client with one connection. When it is dropped, the client is gone.
 pub struct Client {
     sender: http1::SendRequest<Empty<Bytes>>,
     connection: JoinHandle<()>,
@@ -219,7 +219,7 @@ impl Drop for Client {
     }
 }
 
-/// The seconds after which an answer says that it is worth trying again.
+/// After how many seconds, according to the answer, it is worth trying again.
 #[track_caller]
 pub fn retry_after<B>(answer: &Response<B>) -> u64 {
     let seconds = answer.headers()["retry-after"].to_str().expect("ASCII");

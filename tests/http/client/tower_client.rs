@@ -1,4 +1,4 @@
-//! The layer in front of a client of hyper.
+//! The layer in front of a hyper client.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::upstream::{Answer, Limits, MINUTE, TIMEOUT, Upstream};
 
 type Answered = Result<Response<LimitBody<Incoming>>, ClientError<hyper::Error>>;
 
-/// Sends one request on a connection of its own.
+/// Sends one request on a separate connection.
 async fn send<E>(layer: &ClientLimitLayer<E>, upstream: &Upstream) -> Answered
 where
     E: Extractor + Send + Sync + 'static,
@@ -103,7 +103,7 @@ async fn an_upstream_that_says_to_wait_is_left_alone_by_all() {
         let refused = set.request().check().expect("works");
         assert_eq!(refused.reason(), Some(RefusalReason::Throttled), "{answer:?}");
         let left = refused.retry_after().expect("by time").as_secs_f64();
-        // Longer by as much as two readings of the clock may differ.
+        // It may be longer by as much as two readings of the clock may differ.
         assert!(left <= wait + 1e-4 && left > wait / 10.0, "{left} of {wait}");
     }
 }

@@ -1,4 +1,4 @@
-//! An upstream that answers as its test says, and the limits of its clients.
+//! An upstream that answers as a test says, and the limits of its clients.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -63,7 +63,7 @@ impl Limits {
     }
 }
 
-/// A server that gives these answers in turn, and the last of them for ever.
+/// A server that gives these answers in turn, and then repeats the last of them.
 pub struct Upstream {
     pub address: SocketAddr,
     asked: Arc<Mutex<usize>>,

@@ -57,7 +57,7 @@ async fn the_gateway_of_the_example_limits_tenants_and_settles_what_they_used() 
     }
     assert_eq!(client.get("/greedy").await.status(), 400);
 
-    // Others have all places at the model: the tenant is refused, learns nothing about them, and is charged nothing.
+    // Others hold all places at the model: the tenant is refused, learns nothing about them, and is charged nothing.
     let request = of_tenants.request().with("tokens", 1).expect("declared");
     let held: Vec<_> = (0..64)
         .map(|tenant| {

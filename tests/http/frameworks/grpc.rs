@@ -56,7 +56,7 @@ async fn silent(_: Request<Body>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::empty()))
 }
 
-/// What a gRPC client makes of the layer's answer to a call that the service would not answer.
+/// What a gRPC client makes of the layer's answer, if the service would not answer the call.
 async fn status_of_a_call(limits: &Limits) -> Status {
     status_by(limits.layer().layer(service_fn(silent))).await
 }
@@ -151,7 +151,7 @@ async fn a_call_that_the_limits_of_the_client_can_never_admit_or_decide_is_not_u
     assert_eq!(failed.code(), Code::Internal, "{failed}");
 }
 
-/// When the details of a status say to try again.
+/// When to try again, according to the details of a status.
 fn retry_delay(status: &Status) -> Option<Duration> {
     let details = Message::of(status.details());
     let any = Message::of(details.field(3)?);

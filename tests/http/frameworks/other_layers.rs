@@ -50,7 +50,7 @@ where
     assert_eq!(third.status(), StatusCode::OK);
 }
 
-/// The layer around another one and inside of it.
+/// Tests the layer around another one and inside of it.
 macro_rules! on_either_side {
     ($($name:ident: $other:expr;)+) => {$(
         #[tokio::test]

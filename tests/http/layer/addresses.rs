@@ -1,4 +1,4 @@
-//! Limits of clients by their address.
+//! Limits on clients by their address.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn keyed(limits: impl IntoIterator<Item = Limit>) -> Limits {
     Limits::declared(limits.into_iter().fold(set, SetDeclaration::add_limit))
 }
 
-/// One for each address, two for each network.
+/// One request for each address, two for each network.
 fn networks() -> Limits {
     keyed([
         Limit::calls("address", 1, 60 * MINUTE).prefix(32, 64),

@@ -62,7 +62,7 @@ async fn a_client_that_leaves_during_the_body_gives_its_place_back() {
     let (client, response, body) = answering(&server).await;
     assert_eq!(limits.held(), 1);
     drop((client, response));
-    // A server notices when it writes, or when there is nothing more to read.
+    // A server notices it when it writes, or when there is nothing more to read.
     crate::server::wait_until("the client's absence is noticed", || {
         let _ = body.send(Ok(Frame::data(vec![0; 1 << 10].into())));
         limits.held() == 0
@@ -103,7 +103,7 @@ async fn a_service_that_fails_gives_its_place_back_and_its_error_is_passed_on() 
     let mut service = limits.layer().layer(service);
     let mut call = pin!(service.call(Request::new(())));
     let Broken = call.as_mut().await.expect_err("it fails");
-    // The future still exists; what it took is gone.
+    // The future still exists, but nothing that it took is held any more.
     assert_eq!(limits.held(), 0);
 }
 

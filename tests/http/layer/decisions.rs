@@ -31,7 +31,7 @@ async fn asks_when_it_is_called_and_not_when_it_is_asked_whether_it_is_ready() {
         let Ok(()) = ready.await;
         assert_eq!(limits.held(), 0);
     }
-    // Both were ready for the only place; the one that is called gets it, before its future is polled.
+    // Both were ready for the only place. The service that is called gets it, even before the future is polled.
     let [first, second] = &mut services;
     let response = first.call(Request::new(()));
     assert_eq!(limits.held(), 1);
@@ -270,7 +270,7 @@ async fn an_error_refuses_unless_told_to_admit_and_is_there_to_be_reported() {
     assert!(!admitted.headers().contains_key("ratelimit"));
 }
 
-/// A service that must be asked whether it is ready before each call, like each of its clones.
+/// A service that must be asked whether it is ready before each call, as must each of its clones.
 #[derive(Default)]
 struct AsksToBeAsked {
     is_ready: bool,

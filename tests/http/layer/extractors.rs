@@ -13,7 +13,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::server::{Limits, MINUTE, answer_to};
 
-/// What the application knows of a client.
+/// What the application knows about a client.
 #[derive(Clone, Copy)]
 struct Client {
     id: u8,
@@ -35,7 +35,7 @@ fn unauthorized() -> Response<String> {
         .expect("a response")
 }
 
-/// Limits clients that the application knows, and answers others itself.
+/// Limits clients that the application knows, and answers the others itself.
 fn of_known(demand: Demand) -> impl Fn(&Parts) -> Result<Option<Demand>, ExtractError> {
     move |head| {
         let client: &Client = head.extensions.get().ok_or_else(unauthorized)?;
@@ -151,7 +151,7 @@ async fn a_demand_names_the_tier_of_its_key() {
         };
         assert_eq!(admitted(&layer, || of(client)).await, expected, "{tier}");
     }
-    // The key of another extractor, too.
+    // This works with the key of another extractor, too.
     let by_header = limits.demand().by_header(HeaderName::from_static("x-api-key"));
     let by_header = by_header.expect("keyed");
     let layer = LimitLayer::new(move |head: &Parts| {

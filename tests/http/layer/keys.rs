@@ -1,4 +1,4 @@
-//! Limits of each client by itself, distinguished by a header.
+//! Limits on each client by itself, told apart by a header.
 
 use std::sync::Arc;
 
@@ -164,7 +164,7 @@ async fn requests_without_the_header_are_one_client_where_they_are_given_a_key()
     assert_eq!(answer(&layer, "/").await.status(), 200);
     assert_eq!(answer(&layer, "/").await.status(), 429);
     assert_eq!(answer_to(&layer, request(&["anonymous"])).await.status(), 429);
-    // Which of several is meant stays unknown.
+    // Of several values, none is known to be the right one.
     assert_eq!(answer_to(&layer, request(&["bob", "eve"])).await.status(), 400);
 }
 

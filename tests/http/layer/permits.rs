@@ -56,7 +56,7 @@ async fn a_handler_settles_what_was_used() {
         Ok::<_, Error>(done())
     }));
     service.oneshot(Request::new(())).await.expect("settled");
-    // Time can only have added to it meanwhile.
+    // Time can only have added to it since.
     assert!(remaining(&limits, "tokens") >= 700);
 }
 
@@ -70,7 +70,7 @@ async fn what_is_settled_may_be_counted_with_the_permit_at_hand() {
     let service = LimitLayer::new(demand).layer(service_fn(async |request: Request<()>| {
         let permit = handle(&request);
         let (sender, settled) = mpsc::channel();
-        // A thread that would never end if the permit were accessed from within its own access.
+        // This thread would never end if the permit were accessed from within its own access.
         thread::spawn(move || {
             let counted = iter::from_fn(|| permit.debit("spent", 1).ok().map(|_| ("tokens", 300))).take(1);
             sender.send(permit.settle(counted).is_ok())
@@ -91,7 +91,7 @@ async fn whether_a_response_failed_may_be_asked_with_the_permit_at_hand() {
         permit.expect("kept").debit("spent", 1).is_err()
     });
     let (sender, answered) = mpsc::channel();
-    // A thread that would never end if the function were called while the permit is being accessed.
+    // This thread would never end if the function were called while the permit is being accessed.
     thread::spawn(move || {
         let service = layer.layer(service_fn(async |request: Request<()>| {
             *kept.lock().expect("not poisoned") = Some(handle(&request));

@@ -17,7 +17,7 @@ const ESTIMATE: u64 = 500;
 const TOKENS: u64 = 10_000;
 const REQUESTS: u64 = 100;
 
-/// So long that time replenishes nothing meanwhile.
+/// So long that nothing is replenished during a test.
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
 
 type Answered = Response<LimitBody<LimitBody<Full<Bytes>>>>;
@@ -199,7 +199,8 @@ async fn an_adaptive_limit_learns_nothing_from_a_request_that_never_happened() {
     let (busy, _taken) = busy();
     let throttled = throttled();
     for algorithm in [Adaptive::Aimd, Adaptive::Gradient, Adaptive::Vegas] {
-        // One at a time: a success would raise the capacity, because it is used up, and a failure would lower it.
+        // A limit of one such request at a time: a success would raise the capacity, because it is used up, and a
+        // failure would lower it.
         let limit = Limit::concurrency("in_flight", 2)
             .adaptive(algorithm)
             .ceiling(100);

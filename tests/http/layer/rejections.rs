@@ -1,4 +1,4 @@
-//! What is answered in place of the service, as the application shapes it and as outer layers see it.
+//! What is answered in the service's place, as the application shapes it and as outer layers see it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,6 +123,6 @@ async fn a_handler_passes_on_that_what_is_behind_it_is_throttled_and_clients_are
     let refused = answer(&limits.layer(), "/").await;
     assert_eq!(refused.status(), 503);
     let seconds = retry_after(&refused);
-    // Not before a minute has passed by any process's clock, and in whole seconds: both round up.
+    // At least until a minute has passed by every process's clock, and in whole seconds: both round up.
     assert!((1..=61).contains(&seconds));
 }

@@ -89,11 +89,11 @@ async fn goes_on_with_the_segment_that_took_the_place_of_a_removed_one() {
         answered,
         (200, r#""requests";r=29;t=120, "in_flight";r=1"#.to_owned())
     );
-    // All layers of the process count in it, with one attachment.
+    // All layers of the process count in the successor, with one attachment.
     let answered = told(&answer(&other, "/").await);
     assert!(answered.1.starts_with(r#""requests";r=28;"#), "{answered:?}");
     assert_eq!(next.snapshot().expect("a copy").participants.len(), 1);
-    // And in the one after that.
+    // The same is true of the next successor.
     place.remove();
     drop(place.create([set_of([requests(40)])]));
     for (layer, left) in [(&layer, 39), (&other, 38)] {
@@ -223,7 +223,7 @@ async fn a_request_that_waits_goes_on_waiting_in_the_successor() {
         segment.snapshot().expect("a copy").sets[0].tickets.len() == 1
     })
     .await;
-    // The successor is there before the other is gone, so that there is one at every moment.
+    // The successor is there before the other segment is gone, so that one exists at every moment.
     let next = place.path.with_extension("next");
     let limits = set_of([Limit::concurrency("in_flight", 3)]);
     drop(Segment::create(&next, &Declaration::new().add_set(limits)).expect("a segment"));

@@ -147,7 +147,7 @@ async fn a_request_is_refused_at_once_where_no_more_may_wait() {
         .add_limit(Limit::concurrency("in_flight", 1))
         .waiters(0);
     let limits = Limits::declared(set);
-    // Its own timeout would only refuse it after the test has failed.
+    // The layer's own timeout would refuse the request only after the test has failed.
     let layer = limits.layer().wait(10 * TIMEOUT);
     let _admitted = answer(&layer, "/").await;
     let refused = answer(&layer, "/").await;
