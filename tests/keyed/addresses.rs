@@ -1,4 +1,4 @@
-//! Limits of networks: an address counts against all networks that contain it, or none.
+//! Limits on networks: an address counts against all networks that contain it, or against none.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -74,7 +74,7 @@ fn both_families_are_counted_by_prefixes_of_their_own() {
 #[test]
 fn an_address_never_gets_one_row_for_two_networks() {
     let logins = Logins::new();
-    // 32 rows: fifteen networks with an address each take thirty, and one more address takes one more.
+    // There are 32 rows: fifteen networks with an address each take thirty, and one more address takes another.
     for network in 0..15 {
         assert!(logins.check(&format!("10.0.{network}.1")).is_admitted());
     }
@@ -156,7 +156,7 @@ fn a_network_is_shown_with_the_limits_that_count_it() {
         limits.sort();
         assert_eq!(limits, [[address.clone()], [network.clone()]]);
     }
-    // By what is kept of their names.
+    // By the part of their names that is kept.
     let mut limits = Vec::new();
     let keep = |key: &KeySnapshot| limits.push(limits_of(key));
     logins.scene.segment.key_snapshots("logins", keep).expect("works");

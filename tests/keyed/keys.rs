@@ -1,4 +1,4 @@
-//! Looking at the keys of a set without a lock.
+//! Looking at the keys of a set without the lock.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,7 +113,7 @@ fn a_key_is_shown_as_far_as_it_is_kept() {
         .add_limit(calls(9));
     let (segment, reader) = open(&directory, set);
     let api = segment.set("api").expect("declared");
-    // 39 bytes, and a character of two bytes, the first of which is the last one kept.
+    // The name has 39 bytes before a character of two bytes, of which the first is the last byte that is kept.
     let cut = format!("{}é and so on", "x".repeat(39));
     for key in [&b"\xff\x00\x01"[..], cut.as_bytes(), "größe".as_bytes()] {
         drop(
@@ -392,7 +392,7 @@ fn whatever_a_damaged_file_says_looking_comes_to_an_end() {
         .collect();
     let whole = std::fs::read(reader.path()).expect("read");
     drop(permits);
-    // What lies before that is covered by checksums: the header, the tables, and the definition.
+    // Everything before that is covered by checksums: the header, the tables, and the definition.
     let definition = whole.windows(9).position(|bytes| bytes == b"[segment]");
     let words = definition.expect("it is there") / 8 + 200..whole.len() / 8;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

@@ -35,13 +35,13 @@ pub(super) fn take<'a>(key: &str, request: &Request<'a>) -> Permit<'a> {
     try_take(key, request).expect("there is room")
 }
 
-/// Whether the request, which waits, is admitted for the key.
+/// Whether the request is admitted for the key when it waits.
 pub(super) fn is_served(key: &str, request: &Request<'_>) -> bool {
     let asked = request.for_key(key).expect("keyed");
     asked.acquire(TIMEOUT).expect("works").is_admitted()
 }
 
-/// What a key has left of the first limit.
+/// How much of the first limit a key has left.
 pub(super) fn remaining(set: &LimitSet, key: &str) -> u64 {
     let request = set.request().with("requests", 0).expect("valid");
     let verdicts = request.for_key(key).expect("a key").peek().expect("works");
@@ -102,7 +102,7 @@ fn a_sliding_window_may_refuse_a_key_early_by_a_64th_of_the_window_and_never_adm
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         scene.pass(Duration::from_micros(seed >> 46));
         let now = scene.clock.now();
-        // How many were admitted in the stretch that ends now.
+        // How many were admitted in the stretch of this length that ends now.
         let within = |length: Duration| admitted.len() - admitted.partition_point(|at| *at + length <= now);
         if try_take("a", &request).is_some() {
             assert!(within(WINDOW) < CAPACITY, "one more than the capacity");
@@ -347,7 +347,7 @@ fn a_settle_refunds_the_key_that_paid_and_charges_the_key_that_used() {
         (remaining(&set, "a"), remaining(&set, "b"), remaining(&set, "c")),
         (90, 0, 100)
     );
-    // b is 30 below zero: what it is short of comes back at 100 a minute.
+    // b is 30 below zero, and its units come back at 100 a minute.
     scene.pass(MINUTE * 30 / 100);
     assert_eq!(remaining(&set, "b"), 0);
     scene.pass(MINUTE / 100);
@@ -400,7 +400,7 @@ fn a_refund_from_before_a_reset_of_its_key_is_void() {
     let set = scene.set();
     let request = set.request().with("requests", 80).expect("declared");
     let mut before = take("a", &request);
-    // The second reset and the third must not do less than the first.
+    // The second and the third reset must not do less than the first.
     for reset in 1..=3 {
         assert!(set.key("a").expect("a key").reset().run().expect("works"));
         scene.clock.advance_to(NEW_YEAR + 2 * reset * NANOSECOND);
@@ -510,8 +510,8 @@ fn a_reservation_gets_the_row_of_a_key_whose_holder_is_dead() {
             .add_limit(Limit::concurrency("slots", 1));
         let (_segment, set) = create_in(directory, set);
         let mut child = Child::fork(|| {
-            // A row whose key holds something is not given to another; once it holds nothing, it is as if it had never
-            // been used.
+            // A row whose key holds something is not given to another. A row whose key holds nothing is as if it had
+            // never been used.
             let holding = set.request().with("requests", 0).expect("declared");
             let keys = (0..).map(|number| format!("key-{number}"));
             let permits = keys.map_while(|key| try_take(&key, &holding));

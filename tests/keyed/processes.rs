@@ -1,7 +1,7 @@
 //! Four processes use thousands of keys of one table: whatever they do, no key ever gets more than its limits allow,
 //! and no flood of other keys gives it anything back.
 //!
-//! The processes note what they were given outside of the segment, in memory of the test's own.
+//! The processes note what they were given in memory of the test, outside of the segment.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -24,7 +24,7 @@ const SEED: u64 = 20_260_101;
 
 fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
     let segment = OpenOptions::new()
-        // On a busy machine, the holder of a lock may lose its processor for long, but it is never stopped.
+        // On a busy machine, the holder of a lock may be without a processor for long, but it is never stopped.
         .lock_timeout(TIMEOUT)
         .create(directory.join("limits"), &scene::declaration().add_set(set))
         .expect("a segment");
@@ -66,7 +66,7 @@ fn boot_nanos() -> u64 {
     u64::try_from(time.as_nanos()).expect("a time in range")
 }
 
-/// What one process was given: a count, then the key and the instants before and after each admission.
+/// What one process was given: a count, and then the key of each admission and the instants before and after it.
 struct Log<'a>(&'a [AtomicU64]);
 
 impl<'a> Log<'a> {
@@ -162,7 +162,7 @@ fn no_key_of_ten_thousand_ever_gets_more_than_its_limits_in_any_window() {
             for (first, [start, _]) in grants.iter().enumerate() {
                 let mut latest = 0;
                 for (number, [_, end]) in (1..).zip(&grants[first..]) {
-                    // All of them certainly lie between the two instants.
+                    // All of them certainly lie between these two instants.
                     latest = latest.max(*end);
                     let length = latest - start;
                     let allowed = BURST
@@ -186,7 +186,7 @@ fn no_key_of_ten_thousand_ever_gets_more_than_its_limits_in_any_window() {
     });
 }
 
-/// What four processes are given for this many keys each, of which equal parts are victims and others.
+/// Counts what four processes are given in this many operations each, half of them for victims and half for others.
 fn flood(set: &LimitSet, given: &SharedWords, victims: u64, others: u64, operations: usize) {
     in_processes(|process| {
         let mut dice = Rng::with_seed(SEED + process as u64);
@@ -302,7 +302,7 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
         for limited in 0..LIMITED {
             assert!((0..CAPACITY).all(|_| ask(limited, &request)), "there is room");
         }
-        // What each process has asked, and what limited keys were given again.
+        // How often each process has asked, and how much limited keys were given again.
         let words = SharedWords::new(PROCESSES + 1);
         let regained = &words[PROCESSES];
         let start = |process: usize, seed: u64| {
@@ -343,8 +343,8 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
     });
 }
 
-/// Adds keys to a new table until `max` are refused, asking `next` for each, which is told which key was refused last.
-/// Returns how many had a row when the first was refused.
+/// Adds keys to a new table, far more than fit. `next` chooses each key, and learns which key was refused last. Returns
+/// how many keys had a row when the first was refused.
 fn fill(max_keys: u64, mut next: impl FnMut(u64, Option<&[u8]>) -> Vec<u8>) -> u64 {
     let set = keyed(max_keys, WhenFull::Refuse).add_limit(Limit::calls("requests", 1, HOUR));
     let directory = tempfile::tempdir().expect("a directory");
@@ -376,8 +376,8 @@ fn fill(max_keys: u64, mut next: impl FnMut(u64, Option<&[u8]>) -> Vec<u8>) -> u
     first_refused.expect("a full table")
 }
 
-/// Someone who knows the algorithm but not the seed, and sees which keys are refused, fills the table no differently
-/// from chance: no key is refused before as many as were declared have a row.
+/// Someone who knows the algorithm but not the seed, and sees which keys are refused, fills the table no better than
+/// chance would: no key is refused before as many keys as were declared have a row.
 #[test]
 fn chosen_keys_fill_the_table_no_differently_from_random_ones() {
     const MAX: u64 = 1_000;
@@ -385,9 +385,9 @@ fn chosen_keys_fill_the_table_no_differently_from_random_ones() {
     let random = fill(MAX, |_, _| dice.u64(..).to_le_bytes().to_vec());
     let sequential = fill(MAX, |number, _| number.to_string().into_bytes());
     let with_a_prefix = fill(MAX, |number, _| format!("{:0>200}", number).into_bytes());
-    // All the same in the bits from which a hash without a seed would derive its buckets.
+    // All of these have the same bits where a hash without a seed would find the buckets.
     let aligned = fill(MAX, |number, _| (number << 32).to_le_bytes().to_vec());
-    // Asks for neighbours of whatever was refused, hoping that they fall into the same buckets.
+    // Asks for neighbours of the last refused key, hoping that they fall into the same buckets.
     let by_refusals = fill(MAX, |number, refused| {
         let mut key = refused.map_or_else(|| b"seed".to_vec(), |key| key[..key.len().min(8)].to_vec());
         key.extend(number.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Each key of a set has a queue of its own.
+//! Each key of a set has its own queue.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn a_key_waits_in_a_line_of_its_own() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| is_served("a", &request));
         eventually("it waits", || queued(&segment) == 1);
-        // Others neither wait behind it nor serve it.
+        // Other keys neither wait behind it nor serve it.
         for _ in 0..10 {
             drop(take("b", &request));
         }
@@ -40,7 +40,7 @@ fn a_key_waits_in_a_line_of_its_own() {
     assert_eq!((counts.waited, counts.timed_out), (1, 1));
 }
 
-/// All keys of a shard share its holds, so a request that waits for a hold waits for a process that has one.
+/// All keys of a shard share its holds, so a request that waits for a hold may be served by the release of any key.
 #[test]
 fn the_last_hold_given_back_goes_to_a_waiter_for_one_in_any_queue() {
     let set = keyed(10).add_limit(Limit::concurrency("in_flight", 1)).holds(1);
@@ -109,7 +109,7 @@ fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
             assert!(try_take("b", &request).is_some());
             drop(held);
             second.succeed();
-            // The process that looks finds the dead one.
+            // The process that recovers the set finds the dead one.
             segment.recover().expect("works");
             let snapshot = first_set(&segment);
             assert_eq!((snapshot.active, snapshot.tickets.len()), (0, 0));

@@ -23,7 +23,7 @@ enum Step {
         key: usize,
         costs: [u64; 3],
     },
-    /// Settles one of the permits in use to these quarters of what was reserved.
+    /// Settles one of the permits in use, with these quarters of what was reserved as used.
     Settle {
         permit: usize,
         shares: [u64; 3],
@@ -45,7 +45,7 @@ fn any_step(keys: usize) -> impl Strategy<Value = (u64, Step)> {
         4 => any::<usize>().prop_map(|permit| Step::Release { permit }),
         1 => (0..keys).prop_map(|key| Step::Reset { key }),
     ];
-    // At least a nanosecond, so that no two keys were used at the same instant.
+    // At least a nanosecond, so that no two keys are used at the same instant.
     let pause = prop_oneof![
         6 => 1..200_000_u64,
         2 => 200_000..4_000_000_u64,
@@ -57,7 +57,7 @@ fn any_step(keys: usize) -> impl Strategy<Value = (u64, Step)> {
 struct PermitModel {
     key: usize,
     decided_at: u64,
-    /// Costs, and the backlogs that they left.
+    /// The costs, and the backlog that each of them left.
     taken: Vec<(u64, u128)>,
     is_settled: bool,
 }
@@ -66,10 +66,10 @@ struct Oracle {
     scene: Scene,
     set: LimitSet,
     fresh: Vec<Used>,
-    /// What has been used of each limit that all keys share. The models of single keys leave these out.
+    /// What has been used of each limit that all keys share. The models of single keys leave it out.
     overall: Vec<Option<Used>>,
     when_full: WhenFull,
-    /// The rows, if all keys share them.
+    /// The number of rows, if all keys share them.
     rows: usize,
     keys: HashMap<usize, KeyModel>,
     evicted_in_use: u64,
@@ -82,7 +82,7 @@ impl Oracle {
         Self::with_overall(limits, [false; 3], max_keys, when_full)
     }
 
-    /// With some of the limits of all keys together.
+    /// Has some of the limits for all keys together.
     fn with_overall(
         limits: &[(Limit, Used)],
         is_overall: [bool; 3],
@@ -150,8 +150,8 @@ impl Oracle {
         }
     }
 
-    /// Whether there is a row for the key, or one was made by forgetting the key that the policy names. If not, how
-    /// long it takes until there is one.
+    /// Finds out whether there is a row for the key, or makes one by forgetting the key that the policy names. If
+    /// neither is possible, returns how long it takes until there is a row.
     fn find_room_for(&mut self, key: usize) -> Result<(), Option<u64>> {
         if self.keys.get(&key).is_some_and(KeyModel::carries_something) {
             return Ok(());
@@ -185,7 +185,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// What is left of each limit, according to the segment and to the model.
+    /// Checks that the segment and the model agree on what is left of each limit.
     fn check_key(&self, key: usize) {
         let mut request = self.set.request();
         for index in 0..self.fresh.len() {
@@ -269,8 +269,8 @@ impl Oracle {
         if std::mem::replace(&mut reserved.is_settled, true) {
             return;
         }
-        // A key that has used nothing, and would get another row for its overdraft, differs from one that still has the
-        // same row in when it was last decided on. Only the table knows which of the two it is.
+        // If the key has used nothing, its overdraft would need another row, unless the key still has the same row as
+        // when it was last decided on. Only the table knows which of the two it is.
         let is_new = self.when_full != WhenFull::Refuse
             && !self
                 .keys
@@ -292,7 +292,7 @@ impl Oracle {
             .map(|(name, (_, used))| (name.as_str(), *used));
         permit.settle(named).expect("works");
         let now = self.now;
-        // What all keys share needs no row, and is refunded whatever has happened to the key's row.
+        // What all keys share needs no row, and is refunded whatever has become of the key's row.
         for (index, used) in &usage {
             let Some(limit) = &mut self.overall[*index] else {
                 continue;
@@ -425,7 +425,7 @@ proptest! {
         Oracle::new(&limits, ROWS as u64, WhenFull::EvictLeastUsed).run(trace);
     }
 
-    /// Each of many keys takes all it can, and more: the table fills with limited keys, and has room again later.
+    /// Each of many keys takes all it can, and tries more: the table fills with limited keys, and has room again later.
     #[test]
     fn a_table_full_of_limited_keys_says_when_the_first_of_them_makes_room(
         limits in any_limits(),
@@ -442,7 +442,7 @@ proptest! {
         Oracle::with_overall(&limits, is_overall, 1_000, WhenFull::Refuse).run(trace);
     }
 
-    /// A row that is given to another key keeps and takes nothing of what all keys have together.
+    /// A row that is given to another key neither keeps nor takes away anything that all keys have together.
     #[test]
     fn limits_of_all_keys_stay_as_they_are_while_keys_are_evicted(
         limits in any_limits(), is_overall in any::<[bool; 3]>(), trace in prop::collection::vec(any_step(2 * ROWS), 1..600),

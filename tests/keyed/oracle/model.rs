@@ -8,7 +8,7 @@ use shmlimit::{Algorithm, Limit};
 
 use super::START;
 
-/// What one limit is, and what one key has used of it.
+/// A limit, and what one key has used of it.
 #[derive(Clone, Debug)]
 pub enum Used {
     /// GCRA, token bucket, leaky bucket: units times the window, worked off at `capacity` per nanosecond.
@@ -39,7 +39,7 @@ pub enum Used {
 }
 
 impl Used {
-    /// Works off what time has replenished.
+    /// Works off what time has replenished until now.
     pub fn come_to(&mut self, now: u64) {
         match self {
             Self::Backlog {
@@ -106,7 +106,7 @@ impl Used {
         }
     }
 
-    /// What still counts of a charge of `cost` that left the backlog at `after`.
+    /// Refunds what is unused and still counts of a charge of `cost` that left the backlog at `after`.
     pub fn refund(&mut self, unused: u64, cost: u64, after: u128, (decided_at, now): (u64, u64)) {
         match self {
             Self::Backlog {
@@ -170,8 +170,7 @@ impl Used {
         }
     }
 
-    /// The share of the capacity that is used, in parts of 2^32, rounded up; and in how many nanoseconds nothing will
-    /// be.
+    /// How much of the capacity is used, in parts of 2^32, rounded up; and in how many nanoseconds none of it will be.
     pub fn usage(&self, now: u64) -> (u128, u64) {
         let share = |used: u128, whole: u128| (used << 32).div_ceil(whole);
         match self {
@@ -207,7 +206,7 @@ impl Used {
         }
     }
 
-    /// In how many nanoseconds one unit will be admitted that is not now; `None` if time does not help.
+    /// In how many nanoseconds a unit that is refused now will be admitted; `None` if time does not help.
     pub fn admits_one_in(&self, now: u64) -> Option<u64> {
         match self {
             Self::Backlog {
@@ -234,7 +233,7 @@ impl Used {
         }
     }
 
-    /// What a reset leaves: what is held stays held.
+    /// Resets the limit. What is held stays held.
     pub fn reset(&mut self) {
         match self {
             Self::Backlog { level, .. } => *level = 0,
@@ -260,7 +259,7 @@ pub struct KeyModel {
     pub used_at: u64,
     /// Permits that hold something, even if only of what all keys share.
     pub holds: u64,
-    /// What was reserved before is void.
+    /// What was reserved before this instant is void.
     pub void_before: u64,
 }
 
@@ -269,8 +268,8 @@ impl KeyModel {
         self.is_held() || self.limits.iter().any(Used::carries_something)
     }
 
-    /// What a key loses with its row, by which the cheapest loss is chosen: its largest share, when it will be
-    /// replenished, and when it was last used.
+    /// What a key loses with its row, by which the cheapest loss is chosen: the largest part that it has used of a
+    /// limit, when it will be replenished, and when it was last used.
     pub fn usage(&self, now: u64) -> (u128, u64, u64) {
         let usages = self.limits.iter().map(|limit| limit.usage(now));
         let (shares, waits): (Vec<_>, Vec<_>) = usages.unzip();
@@ -294,7 +293,7 @@ impl KeyModel {
     }
 }
 
-/// One limit, declared and modelled.
+/// One limit, declared and as a model.
 pub fn limit(
     index: usize,
     algorithm: Option<Algorithm>,

@@ -1,4 +1,4 @@
-//! Many processes of many keys at once, of which some die, give up or stop.
+//! Many processes use many keys at once, and some of them die, give up or stop.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use shmlimit::{Limit, LimitSet, Outcome};
 const PLACES: u64 = 3;
 const OWN: u64 = 2;
 
-/// Asks for places again and again, for keys and in numbers that differ, and gives up now and then.
+/// Asks for places again and again, for various keys and in various numbers, and gives up now and then.
 fn work(set: &LimitSet, held: &Held, number: usize, rounds: u64) {
     let mut dice = fastrand::Rng::with_seed(number as u64);
     for round in 0..rounds {
@@ -114,8 +114,8 @@ fn a_process_that_stops_with_forty_tickets_of_a_key_delays_the_others_by_one_gra
     );
 }
 
-/// Stops a process that waits for the only place with so many tickets, and lets others wait behind it. `name` is that of
-/// the test.
+/// Stops a process that waits for the only place with this many tickets, and lets others wait behind it. `name` is the
+/// name of the test.
 fn stops_with_tickets(name: &str, tickets: usize, key: fn(usize) -> String) {
     in_own_process(name, TIMEOUT, move |directory| {
         let set = keyed()
@@ -133,7 +133,7 @@ fn stops_with_tickets(name: &str, tickets: usize, key: fn(usize) -> String) {
             });
         });
         eventually("all of them wait", || queued(&segment) == tickets);
-        // Not with the lock.
+        // It must not be stopped while it has the lock.
         loop {
             silent.send(Signal::SIGSTOP);
             silent.wait_until_stopped();
@@ -175,7 +175,7 @@ fn what_comes_back_while_keys_come_and_go_is_never_left_lying() {
     let request = set.request();
     let (served, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        // Some change what keys are kept waiting by, without ever taking anything.
+        // Changes what keeps keys waiting, without ever taking anything.
         scope.spawn(|| {
             while !is_over.load(Ordering::SeqCst) {
                 let key = set.key(format!("key-{}", fastrand::u8(..4))).expect("a key");

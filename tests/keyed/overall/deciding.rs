@@ -37,7 +37,7 @@ fn a_key_is_charged_nothing_that_the_limit_of_all_keys_refuses_and_the_other_way
         said,
         expected.map(|(limit, scope, left)| (limit.to_owned(), scope, left))
     );
-    // A key that has no row sees the same.
+    // A key without a row sees the same.
     let verdicts = request.for_key("new").expect("a key").peek().expect("works");
     assert_eq!(verdicts.iter().map(|it| it.remaining).collect::<Vec<_>>(), [2, 0]);
 }
@@ -55,7 +55,7 @@ fn under_every_algorithm_all_keys_together_take_the_capacity_and_no_more() {
                 .count()
         };
         assert_eq!(admitted(0), 10, "{algorithm}");
-        // Calls are left uncharged where a refusal says when they are admitted, and are admitted then.
+        // If a refusal says when a request will be admitted, it charges nothing, and the request is admitted then.
         let refused = ask("later", &request).expect_err("none left");
         scene.pass(refused.retry_after().expect("by time"));
         assert!(is_admitted(&request, "later"), "{algorithm}");
@@ -301,7 +301,7 @@ fn a_key_that_goes_takes_nothing_of_what_all_keys_have_together_with_it() {
     let scene = Scene::new(set);
     let set = scene.set();
     let request = set.request();
-    // There are 32 rows, and each goes to another key as soon as its own limits are replenished.
+    // There are 32 rows, and each goes to another key as soon as its own limit is replenished.
     for round in 0..5 {
         for key in 0..32 {
             assert!(is_admitted(&request, format!("{round}-{key}")));

@@ -105,7 +105,7 @@ fn a_sliding_window_of_all_keys_keeps_as_long_a_log_as_one_without_keys() {
     assert_eq!((log(Scope::Key), log(Scope::AllKeys)), (1, 1024));
 }
 
-/// How many entries there are in the log of a segment's first limit.
+/// How many entries the log of a segment's first limit has.
 fn entries_of_log(declaration: &shmlimit::Declaration) -> u32 {
     let directory = tempfile::tempdir().expect("a directory");
     let segment = Segment::create(directory.path().join("limits"), declaration).expect("a segment");
@@ -159,7 +159,7 @@ fn what_the_dead_hold_of_all_keys_is_left_out_of_looks_and_given_to_any_key_that
             let seen = first_set(&segment);
             let of_all = &seen.limits[1];
             assert_eq!((seen.active, of_all.of_dead, of_all.remaining), (1, 2, 2));
-            // Also by a key that the dead had nothing to do with, and by one without a row.
+            // A key that the dead process had nothing to do with sees it, too, and so does one without a row.
             for key in ["b", "c"] {
                 let verdicts = request.for_key(key).expect("a key").peek().expect("works");
                 assert_eq!((verdicts[1].remaining, verdicts[1].of_dead), (2, 2), "{key}");

@@ -13,12 +13,12 @@ use shmlimit::{Keyed, Limit, SetDeclaration};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Of each key.
+/// A limit that each key has for itself.
 fn own(capacity: u64) -> Limit {
     Limit::calls("own", capacity, MINUTE)
 }
 
-/// Of all keys.
+/// A limit of all keys together.
 fn overall(capacity: u64) -> Limit {
     Limit::calls("overall", capacity, MINUTE).scope(Scope::AllKeys)
 }

@@ -1,6 +1,6 @@
-//! Which key is served next of what all keys share, and how much of it each gets.
+//! Which key is next to be served with what all keys share, and how much of it each gets.
 //!
-//! The quota is for an hour and used up, and a reset gives it back as often as somebody is to be served.
+//! The quota is for an hour and is used up. Whenever somebody is to be served, a reset gives it back.
 
 use std::pin::Pin;
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ use shmlimit::{Declaration, Limit, LimitSet, RefusalReason, Request, Segment, Ti
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// So many units an hour of all keys.
+/// This many units an hour for all keys.
 fn hourly(capacity: u64) -> Limit {
     Limit::rate("units", capacity, HOUR).scope(Scope::AllKeys)
 }
@@ -28,13 +28,13 @@ fn of_units<'a>(set: &'a LimitSet, units: u64) -> Request<'a> {
     set.request().with("units", units).expect("declared")
 }
 
-/// Uses up what there is of an hour.
+/// Uses up the units of the hour.
 fn use_up(set: &LimitSet, capacity: u64) {
     drop(take("first", &of_units(set, capacity)));
 }
 
-/// Has a thread for each key in `keys` wait, one after the other, for so many units of which it uses one, and serves all of
-/// them. Returns the keys as they were served.
+/// Has a thread for each key in `keys` wait, one after the other, for this many units, of which it uses one, and serves
+/// all of them. Returns the keys in the order in which they were served.
 fn served_in_turn(segment: &Segment, set: &LimitSet, keys: &[(&str, u64)]) -> Vec<String> {
     let served = Mutex::new(Vec::new());
     let count = || served.lock().expect("no panic").len();
@@ -94,7 +94,7 @@ fn a_key_that_reserves_sixteen_times_what_it_uses_gets_as_much_as_one_that_does_
         .map(|at| [("careful", CAPACITY), ("exact", 1)][at % 2])
         .collect();
     let served = served_in_turn(&segment, &set, &keys);
-    // While both wait, neither is ahead of the other by more than a request of each.
+    // While both wait, neither is ahead of the other by more than one request of each.
     for until in 1..=40 {
         let careful = served[..until].iter().filter(|key| *key == "careful").count() as u64;
         let exact = until as u64 - careful;
@@ -102,8 +102,8 @@ fn a_key_that_reserves_sixteen_times_what_it_uses_gets_as_much_as_one_that_does_
     }
 }
 
-/// Lets a key hold one of two places for a long time in which `change` is done to it, and then wait for another one ahead
-/// of a key that has held nothing. Returns whether it is served first nevertheless.
+/// Lets a key hold one of two places for a long time, during which `change` is made, and then wait for another one,
+/// ahead of a key that has held nothing. Returns whether it is served first nevertheless.
 fn is_first_after_holding_for_long(change: impl FnOnce(&LimitSet)) -> bool {
     let set = keyed()
         .add_limit(overall_places(2))
@@ -146,7 +146,7 @@ fn a_key_is_charged_for_the_places_that_it_holds_though_its_tier_changes_meanwhi
     }));
 }
 
-/// Begins to wait for so many places for each key, in this order.
+/// Begins to wait for this many places for each key, in this order.
 fn wait_for_places(set: &LimitSet, asked: &[(&str, u64)]) -> Vec<Pin<Box<AcquireFuture<'static>>>> {
     let asked = asked.iter().map(|(key, places)| {
         let request = set.request().with("places", *places).expect("declared");
@@ -179,7 +179,7 @@ fn all_keys_of_a_silent_process_are_passed_over_at_once() {
     let [_held, first, second] = ["x", "y", "z"].map(|key| take(key, &request));
     let silent = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"].map(|key| (key, 3));
     let _waiting = wait_for_places(&set, &[&[("granted", 1)], &silent[..]].concat());
-    // Granted to the first of them, which never collects it.
+    // The place is granted to the first waiter, which never claims it.
     drop(first);
     scene.pass(MINUTE);
     drop(second);
@@ -188,8 +188,8 @@ fn all_keys_of_a_silent_process_are_passed_over_at_once() {
     assert_eq!((seen.counts.lapsed, passed_over.count()), (1, 9), "{seen:?}");
 }
 
-/// Has a key wait behind another that is charged for its places meanwhile. Returns whether it is served when there is
-/// something for it, and not a second later.
+/// Has a key wait behind another that is meanwhile charged for its places. Returns whether the key is served as soon as
+/// there is something for it, and not a second later.
 fn is_served_in_time_ahead_of_who_is_charged() -> bool {
     let (_directory, segment, set) = create(keyed().add_limit(hourly(18_000)).add_limit(overall_places(10)));
     let held = take("charged", &of_units(&set, 1));
@@ -204,7 +204,7 @@ fn is_served_in_time_ahead_of_who_is_charged() -> bool {
         scope.spawn(|| assert!(!is_served_within("charged", 1_000, 1_200)));
         eventually("it is first", || queued(&segment) == 1);
         let waiter = scope.spawn(|| is_served_within("small", 1, 900));
-        // It has looked for dead processes by then, and sleeps.
+        // By then, it has looked for dead processes, and is asleep.
         let sleeps = |ticket: &TicketSnapshot| ticket.waiting_for > Duration::from_millis(30);
         eventually("another sleeps behind it", || {
             let tickets = first_set(&segment).tickets;
@@ -217,7 +217,7 @@ fn is_served_in_time_ahead_of_who_is_charged() -> bool {
 
 #[test]
 fn a_key_computes_when_time_serves_it_once_another_that_was_first_is_charged_for_its_places() {
-    // On a busy machine it may come too late once. If nobody wakes it, it always does.
+    // On a busy machine, the key may be served too late once. If nobody wakes it, it always is.
     assert!((0..5).any(|_| is_served_in_time_ahead_of_who_is_charged()));
 }
 

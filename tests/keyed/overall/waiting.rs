@@ -1,4 +1,4 @@
-//! Waiting for what all keys share: first come, first served among keys, except for those whose own limits refuse them.
+//! Waiting for what all keys share: first come, first served among keys, except for those that their own limits refuse.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn own_places(capacity: u64) -> Limit {
     Limit::concurrency("own", capacity)
 }
 
-/// A request of so many of the places that all keys share.
+/// A request for this many of the places that all keys share.
 fn of_places<'a>(request: &Request<'a>, places: u64) -> Request<'a> {
     request.clone().with("places", places).expect("declared")
 }
@@ -53,7 +53,7 @@ fn a_key_that_its_own_limits_refuse_keeps_nobody_waiting() {
     std::thread::scope(|scope| {
         let parked = scope.spawn(|| is_served("a", &request));
         eventually("it waits for a place of its own", || queued(&segment) == 1);
-        // Its turn would have come first, but its key has no place left.
+        // The request of `a` would be first, but its key has no place left.
         for key in ["b", "c", "b"] {
             drop(take(key, &request));
             assert!(is_served(key, &request));

@@ -1,4 +1,4 @@
-//! Which row is taken if the least used key is evicted, and which never is.
+//! Which row is taken if the least used key is evicted, and which rows never are.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn the_smallest_share_goes_then_what_is_replenished_soonest_then_what_was_used_l
         drop(expect_permit(request.for_key(key).expect("keyed").try_acquire()));
         table.pass(NANOSECOND);
     };
-    // The largest share of a key's limits counts: half of one outweighs a third of both.
+    // What counts is the largest part that is used of any limit: half of one limit outweighs a third of both.
     spend("half of one", &both(0, 300));
     spend("half of the faster", &both(30, 0));
     spend("a third first", &both(20, 20));
@@ -36,7 +36,8 @@ fn the_smallest_share_goes_then_what_is_replenished_soonest_then_what_was_used_l
         let verdicts = both(0, 0).for_key(key).expect("a key").peek().expect("works");
         verdicts.iter().any(|verdict| verdict.remaining < verdict.burst)
     };
-    // The faster limit has given back a few nanoseconds more to those that used it earlier, so the first has used less.
+    // The faster limit has replenished a few nanoseconds more for keys that used it earlier, so the first one has used
+    // less.
     let order = [
         "a third first",
         "a third later",
@@ -72,7 +73,7 @@ fn of_equal_shares_the_one_that_time_heals_first_goes_and_of_those_the_one_used_
     spend("slow", "slow");
     table.pass(NANOSECOND);
     spend("first", "units");
-    // Replenished at the same instant, and asked again later.
+    // Replenished at the same instant, but used again later.
     spend("asked again", "units");
     table.pass(NANOSECOND);
     assert_eq!(table.ask("asked again", 6).map(drop), Err(RefusalReason::Rate));
@@ -119,7 +120,7 @@ fn a_limited_key_keeps_its_row_and_a_new_one_is_told_when_the_first_is_limited_n
     }
     table.pass(NANOSECOND);
     assert_eq!(refused_for(), None);
-    // Those that were limited, and continued, are limited as before; one of them made room.
+    // One of the keys that were limited made room. The others are limited as before.
     let regained = (0..ROWS - 1).filter(|number| table.remaining(&format!("limited-{number}")) > 1);
     assert_eq!(regained.count(), 1);
     assert_eq!(table.counts(), [ROWS, 2, 0, 2]);

@@ -1,5 +1,5 @@
-//! The rows of a keyed set: who gets one if there are fewer rows than keys, and what happens to what is left of a key
-//! whose row has gone to another.
+//! The rows of a keyed set: who gets one if there are fewer rows than keys, and what becomes of what a key had left
+//! when its row goes to another.
 //!
 //! A table of at most 32 keys is one bucket of 32 rows, so which keys collide does not depend on the segment's seed.
 
@@ -79,12 +79,12 @@ impl Table {
         self.ask(key, cost).expect("there is room")
     }
 
-    /// Takes, and keeps no permit.
+    /// Takes units, and keeps no permit.
     fn spend(&self, key: &str, cost: u64) {
         drop(self.take(key, cost));
     }
 
-    /// Takes for as many other keys as there are rows.
+    /// Takes units for this many other keys.
     fn fill(&self, name: &str, rows: u64, cost: u64) -> Vec<Permit<'_>> {
         (0..rows)
             .map(|number| self.take(&format!("{name}-{number}"), cost))
@@ -136,7 +136,7 @@ fn a_new_key_is_refused_while_every_row_carries_something() {
         outcome.into_result().map(drop).expect_err("no row").reason(),
         RefusalReason::TableFull
     );
-    // Those that have a row continue.
+    // Keys that have a row go on.
     assert_eq!(table.remaining("key-0"), 58);
     assert!(table.ask("key-0", 58).is_ok());
     assert_eq!(table.ask("key-0", 1).map(drop), Err(RefusalReason::Rate));
@@ -224,7 +224,7 @@ fn a_replenished_row_goes_before_one_that_would_have_to_be_forgiven() {
     let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
     table.fill("old", ROWS - 1, 60);
     table.pass(NANOSECOND);
-    // Used last, and the first to have used nothing.
+    // This key was used last, and is the first to have nothing in use.
     table.spend("new", 1);
     table.pass(MINUTE / 60);
     table.spend("newer", 1);
@@ -265,7 +265,7 @@ fn a_key_in_whose_queue_a_request_waits_keeps_its_row() {
         assert_eq!(table.remaining("waited-for"), 0);
         assert!(waits(&table));
         table.pass(MINUTE);
-        // The waiter sleeps by the real clock: it is the next request of its key that serves it.
+        // The waiter sleeps by the real clock, so the next request of its key serves it.
         assert_eq!(table.ask("waited-for", 60).map(drop), Err(RefusalReason::Rate));
         assert!(waiter.join().expect("no panic"));
     });
@@ -277,7 +277,8 @@ fn what_was_used_above_is_charged_to_the_key_whose_row_is_gone() {
     let table = Table::new(WhenFull::Refuse, [rate(60).algorithm(Algorithm::TokenBucket)]);
     let mut early = table.take("early", 10);
     table.pass(MINUTE);
-    // Its row, like every other, is given to other keys, which are all replenished again except for one.
+    // Its row is given to another key, like every other row. All of these keys are replenished again, except for the
+    // last.
     table.fill("other", ROWS, 1);
     table.pass(MINUTE);
     let mut last = table.take("last", 20);
@@ -347,7 +348,7 @@ fn a_debit_is_charged_to_the_key_that_was_admitted_whichever_key_has_its_row() {
     }
 }
 
-/// What costs nothing leaves nothing behind, and may be settled to more.
+/// A request that costs nothing leaves nothing behind, and may be settled to more.
 #[test]
 fn an_overdraft_at_the_instant_of_the_decision_is_charged_to_its_own_key() {
     let table = Table::new(WhenFull::Refuse, [rate(60)]);
@@ -415,7 +416,7 @@ fn a_settle_that_charges_nothing_costs_no_key_its_row() {
     assert_eq!(table.counts(), [ROWS, 0, 0, 1]);
 }
 
-/// As many limits as there may be, all of whose learnt words have to be forgotten at once.
+/// A set has as many limits as there may be, and everything that they have learnt must be forgotten at once.
 #[test]
 fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
     for algorithm in [Adaptive::Aimd, Adaptive::Gradient, Adaptive::Vegas] {
@@ -452,14 +453,14 @@ fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
     }
 }
 
-/// The key's row is given to others and made again within one nanosecond. What the key's earlier permit reserved was
-/// forgotten with the old row, and must not be refunded to the new one.
+/// The key's row is given to another key and made again within one nanosecond. What the key's earlier permit reserved
+/// was forgotten with the old row, and must not be refunded to the new one.
 #[test]
 fn a_refund_does_not_reach_a_row_that_was_made_again_in_the_same_nanosecond() {
     let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
     let mut early = table.take("key", 40);
     table.fill("other", ROWS - 1, 1);
-    // All were used at the same instant, so the newcomer's name decides which is forgotten.
+    // All were used at the same instant, so the newcomer's name decides which key is forgotten.
     let forgives_it = |number| {
         table.spend(&format!("newcomer-{number}"), 1);
         table.remaining("key") == 60
