@@ -7,8 +7,8 @@ use fastrand::Rng;
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Waits that double up to a bound, at most two seconds, each randomly between half and all of that, so that the hosts of a fleet do
-/// not come back at the same instant.
+/// Waits that double up to a bound, which is at most two seconds. Each is a random time between half of that and all of
+/// it, so that the hosts of a fleet do not come back at the same instant.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     random: Rng,

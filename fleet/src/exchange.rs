@@ -11,7 +11,7 @@ use crate::store::calls::Call;
 use crate::store::error::StoreError;
 use crate::terms::{Terms, difference};
 
-/// The most requests that are sent at once. More than that would let the store and the others that it serves wait.
+/// The most requests that are sent at once. More than that would hold up the store and the others that it serves.
 const REQUESTS_AT_ONCE: usize = 4_096;
 
 /// What a store answers to a pipeline: an answer to each request, or none at all.
@@ -36,7 +36,7 @@ impl Pipeline {
         duty.note_eviction(&self.asked, evicts);
     }
 
-    /// How many calls of a script a store is sent for them: one for each request, or for up to 64 keys of one partition.
+    /// How many script calls a store is sent for the requests: one for each, or one for up to 64 keys of one partition.
     #[must_use]
     pub fn calls(&self) -> usize {
         Call::all(&self.requests).len()
@@ -90,7 +90,7 @@ impl Exchange {
         (pipeline, problems)
     }
 
-    /// Puts the answers into force. Returns what was wrong with each request, in their order, if anything.
+    /// Puts the answers into force. Returns, in the order of the requests, what was wrong with each, if anything.
     pub fn settle(&mut self, duty: &Duty, pipeline: &Pipeline, answers: Answers) -> Vec<Option<StoreError>> {
         let answers = match answers {
             Ok(answers) => answers,
@@ -132,7 +132,7 @@ impl Exchange {
         match answer {
             StoreAnswer::Granted(mut grant) => {
                 if !grant.reply.quarantine.is_zero() {
-                    // Not all hosts ask again at its end.
+                    // So that not all hosts ask again at the instant it ends.
                     grant.reply.quarantine += self.backoff.up_to(lease / 16);
                 }
                 // If it cannot be installed now, the request stays unanswered and is repeated.
@@ -147,7 +147,7 @@ impl Exchange {
                 })
             }
             StoreAnswer::Stale { .. } | StoreAnswer::SpentFell { .. } => {
-                // Soon, under a new number, but not at the same time as all other copies.
+                // Asked again soon, under a new number, but not at the same time as by all other copies.
                 report(duty, asked, StoreProblem::Stale, self.backoff.up_to(lease / 8));
                 Some(StoreError::Stale { key: key() })
             }

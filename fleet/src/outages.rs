@@ -1,4 +1,4 @@
-//! When outages begin and end, and what may lead to one, for programs that log it.
+//! When outages begin and end, and what may lead to one, for programs that log this.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,11 +8,11 @@ use shmlimit::fleet::StoreProblem;
 
 use crate::store::error::StoreError;
 
-/// The longest that a store which failed is not asked again, unless a lease is longer.
+/// The longest time after which a store that failed is asked again, unless a lease is longer.
 const ASKED_AGAIN: Duration = Duration::from_secs(5);
 
-/// The beginning or the end of an outage, as the process sees it that asks the store, or what is wrong with how the store
-/// runs. `Display` writes one line for a log, without a secret.
+/// The beginning or the end of an outage, as seen by the process that asks the store, or something wrong with how the
+/// store runs. `Display` writes one line for a log, without secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreEvent<'a> {
@@ -60,7 +60,7 @@ impl fmt::Display for StoreEvent<'_> {
 /// The program's callback for events.
 pub(crate) type Observer = Box<dyn Fn(&StoreEvent<'_>) + Send>;
 
-/// Tells an observer of each problem once when it begins and once when it ends, and of each policy of eviction once.
+/// Tells an observer of each problem once when it begins and once when it ends, and of each eviction policy once.
 pub(crate) struct Outages {
     observer: Observer,
     lasting: Vec<Lasting>,
@@ -71,8 +71,8 @@ pub(crate) struct Outages {
 /// What is reported separately, so that a problem that lasts hides no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
-    /// A store, or a server of a cluster, by where it is. Whatever it says in the course of an outage: it may refuse
-    /// connections, then load, then be a replica.
+    /// A store, or a server of a cluster, by where it is, whatever it says in the course of an outage: it may first
+    /// refuse connections, then load, then be a replica.
     Store { store: String, at: Option<String> },
     /// A problem that only a person can end, or that may concern only some limits of a store, by the key that it names.
     Limit {
@@ -111,7 +111,8 @@ struct Lasting {
     subject: Subject,
     problem: StoreError,
     since: Instant,
-    /// What failed and has not been answered since, and when it is no longer missed: it may have been removed meanwhile.
+    /// What has failed and was not answered since, each with the instant from which it is no longer missed: it may have
+    /// been removed meanwhile.
     failing: HashMap<Limit, Instant>,
 }
 
@@ -171,7 +172,7 @@ impl Outages {
             let Some(problem) = problem else { continue };
             let subject = Subject::of(&problem, &limit.store);
             let missed_until = now + ASKED_AGAIN.max(2 * lease);
-            // While a limit of a cluster is not answered, it may be asked for at one server after the other.
+            // While a limit of a cluster is not answered, one server after the other may be asked for it.
             let is_same = |(index, lasting): &(usize, &mut Lasting)| {
                 lasting.subject == subject || (subject.is_store() && since_before == Some(*index))
             };
@@ -286,7 +287,7 @@ mod tests {
         assert!(scene.told(300, &[("b", out), ("c", out)]).is_empty());
         assert!(scene.told(400, &[("b", None)]).is_empty());
         assert_eq!(scene.told(500, &[("c", None)]), ["back timed_out"]);
-        // Nobody asks for a limit any more that has been removed.
+        // Nobody asks any more for a limit that has been removed.
         assert_eq!(scene.told(600, &[("b", out)]), ["out timed_out"]);
         assert!(scene.told(700, &[("a", None)]).is_empty());
         assert_eq!(scene.told(6_000, &[("a", None)]), ["back timed_out"]);
@@ -311,7 +312,7 @@ mod tests {
             ),
             ["out timed_out"]
         );
-        // What a server says changes, and so does the one that is asked for a limit, or none is.
+        // What a server says may change, and so may the server that is asked for a limit, or there is none to ask.
         let nowhere = unavailable(StoreProblem::ClusterDown);
         for problem in [&loading, &other, &nowhere, &one] {
             assert!(scene.told(200, &[("a", Some(problem))]).is_empty());

@@ -50,8 +50,9 @@ pub fn partition_key(key: &str, partition: u8) -> String {
     format!("shmlimit:{{{key}/{partition:02}}}")
 }
 
-/// The name of the store's key for one key of a limit: that of its partition, followed by 22 digits of the hash, the most
-/// significant first. The hash itself would be six bytes shorter, but people could not read, copy or delete what they see.
+/// The name of the store's key for one key of a limit: that of its partition, followed by 22 digits of the hash, the
+/// most significant first. The hash itself would be six bytes shorter, but people could not read or copy such a name,
+/// or delete the key by it.
 #[must_use]
 pub fn name_of_key(key: &str, hash: u128) -> String {
     let mut name = partition_key(key, partition_of(hash));
@@ -77,7 +78,8 @@ pub fn add_arguments(command: &mut Cmd, run: &str, terms: &Terms, request: &Leas
         .arg(request.ungranted % MODULUS);
 }
 
-/// The same for the script of limits by key. All keys belong to one partition of a limit, and are counted by the same terms.
+/// The same for the script of limits by key. All keys belong to one partition of a limit, and are counted by the same
+/// terms.
 pub fn add_keyed_arguments(
     command: &mut Cmd,
     run: &str,
@@ -122,7 +124,7 @@ fn add_terms(command: &mut Cmd, run: &str, terms: &Terms) {
         .arg(terms.to_string());
 }
 
-/// Parses the answer of the script of limits, or what that of limits by key answers to one request.
+/// Parses the answer of the script of limits, or the answer to one request by the script of limits by key.
 ///
 /// # Errors
 ///
@@ -151,7 +153,7 @@ pub fn read_answer(value: &Value) -> Result<StoreAnswer, String> {
     }))
 }
 
-/// Parses the answer of the script of limits by key to that many requests, into an answer to each.
+/// Parses the answer of the script of limits by key to this many requests into an answer to each.
 ///
 /// # Errors
 ///

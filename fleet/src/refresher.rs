@@ -81,8 +81,8 @@ impl Shared {
 }
 
 /// A thread that asks the store for leases for a segment. Any number of processes may have one. One process of the
-/// host has duty at a time; when it ends or dies, another takes over. A segment that is a directory is asked for by one
-/// thread with one connection, however many files it has: see [`Segment::fleet`].
+/// host has duty at a time; when it ends or dies, another takes over. For a segment that is a directory, one thread
+/// asks over one connection, however many files there are: see [`Segment::fleet`].
 ///
 /// The thread stops when this is dropped, or with its process. A forked child has no such thread and must start its
 /// own; dropping what it inherited does nothing.
@@ -118,9 +118,9 @@ impl Refresher {
         Self::start_observed(segment, |_| {})
     }
 
-    /// Like [`start`](Self::start), and calls `observer` when an outage of the store begins and when it ends, and when the
-    /// store turns out to evict keys, as far as this process asks the store. The thread calls it, so it should return
-    /// soon: leases are not renewed meanwhile.
+    /// Like [`start`](Self::start), but also calls `observer` when an outage of the store begins or ends, and when the
+    /// store turns out to evict keys, as far as this process is the one that asks the store. The thread calls it, so it
+    /// should return soon: leases are not renewed meanwhile.
     ///
     /// ```no_run
     /// # use shmlimit::Segment;
@@ -261,7 +261,7 @@ struct Store {
 }
 
 impl Work {
-    /// The store with this URL. One that is new takes the place of those that are not declared any more.
+    /// The store with this URL. A new one takes the place of those that are no longer declared.
     fn store(&mut self, url: &str) -> Result<&mut Store, RefresherError> {
         let known = self.stores.iter().position(|store| store.url == url);
         let index = match known {
@@ -303,7 +303,7 @@ impl Work {
         }
     }
 
-    /// Another process may have the user and password that this one lacks.
+    /// Waits, so that another process can take duty: it may have the user and password that this one lacks.
     fn leave_duty_to_others(&self) {
         let begun = Instant::now();
         while !self.shared.is_stopping() && begun.elapsed() < AFTER_DENIAL {
@@ -331,7 +331,8 @@ impl Work {
         false
     }
 
-    /// Sends requests and puts the answers into force. Returns whether a store has denied access to all of its own.
+    /// Sends requests and puts the answers into force. Returns whether a store has denied all requests that it was
+    /// sent.
     fn exchange(&mut self, duty: &Duty, mut asked: Vec<Asked>) -> bool {
         let (mut attempts, mut is_denied) = (Vec::new(), false);
         while let Some(first) = asked.first() {
@@ -383,7 +384,7 @@ impl Work {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         let problems = exchange.settle(duty, &pipeline, answers);
-        // A denial for some limits only does not keep the others from their leases.
+        // If the store denies only some limits, the others still get their leases.
         let is_denied = problems
             .iter()
             .all(|problem| problem.as_ref().is_some_and(StoreError::is_denial));

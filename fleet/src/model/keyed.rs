@@ -1,4 +1,4 @@
-//! The store's side for limits by key in Rust: what `script/keyed.lua` does, on a clock that is passed in.
+//! The store's side of limits by key, in Rust: what `script/keyed.lua` does, on a clock that is passed in.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct Partition {
     /// On the wall clock.
     gone_at: u64,
     keys: HashMap<u128, Record>,
-    /// The number of keys at which to look for those that are gone.
+    /// The number of keys from which on those that are gone are looked for.
     sweep_at: usize,
 }
 
@@ -59,7 +59,7 @@ struct Record {
     level: u64,
     period: u64,
     window: i64,
-    /// Of places: the number of the latest grant, and how far numbers were ahead when this was written.
+    /// For places: the number of the latest grant, and how far numbers were ahead when this was written.
     grants: u64,
     ahead: u64,
     hosts: Vec<Host>,
@@ -83,7 +83,7 @@ struct Host {
     off: u64,
     expiry: u64,
     seen: u64,
-    /// Of places: the number of the latest grant when it asked.
+    /// For places: the number of the latest grant when it asked.
     grant_number: u64,
     /// Since when it has had places; zero if it has none.
     has_had: u64,
@@ -105,7 +105,7 @@ impl Instant {
     }
 }
 
-/// What a host reports anew.
+/// What a host reports beyond what it has reported before.
 #[derive(Clone, Copy)]
 struct Changed {
     /// What was spent of leases or before asking.
@@ -204,7 +204,7 @@ impl KeyedStoreModel {
         }
     }
 
-    /// The number of keys that have a record, including those that are gone and were not asked for since.
+    /// The number of keys that have a record, including those that are gone and have not been asked for since.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.partitions
@@ -546,7 +546,7 @@ impl Record {
         hosts.filter(move |host| host.out > 0 || now - host.seen <= lease)
     }
 
-    /// What the host is granted beside what it keeps, which is its `out`.
+    /// What the host is granted in addition to what it keeps, which is its `out`.
     fn granted(&self, terms: &Terms, asking: &Host, wanted: u64, now: u64) -> u64 {
         let others = || self.others(asking.id, terms.lease, now);
         let demand_of = |host: &Host| host.demand.max(1);
@@ -578,8 +578,8 @@ impl Record {
         wanted.min(available).min(limit)
     }
 
-    /// Notes whether a host waits for its share of the places, and grants it some beside what it keeps, which is its
-    /// `out`.
+    /// Notes whether a host waits for its share of the places, and grants it some in addition to what it keeps, which
+    /// is its `out`.
     fn grant_places(
         &mut self,
         terms: &Terms,
@@ -646,7 +646,7 @@ impl Record {
         (MAX, MAX)
     }
 
-    /// The most places that a host may take anew.
+    /// The most places up to which a host may take new ones.
     fn ceiling(&self, terms: &Terms, asking: &Host, now: u64) -> u64 {
         let mut hosts = self.hosts.iter();
         if !hosts.any(|host| host.id != asking.id && host.is_waiting(terms, now)) {
@@ -657,7 +657,7 @@ impl Record {
         even.max(u64::from(is_new))
     }
 
-    /// How long the store has to keep it.
+    /// How long the store has to keep this record.
     fn needed_for(&self, ruling: &Ruling, at: Instant) -> u64 {
         let terms = &ruling.terms;
         let needed = match terms.kind {

@@ -108,7 +108,7 @@ fn slot(terms: &Terms) -> u64 {
     (terms.lease / SLOTS).max(1)
 }
 
-/// After this, every lease that was granted until now is over.
+/// After this, every lease that was granted until now has ended.
 fn longest_lease(terms: &Terms) -> u64 {
     terms.lease + 2 * slot(terms)
 }

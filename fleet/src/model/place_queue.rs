@@ -10,8 +10,8 @@ pub(super) struct PlaceQueue {
 }
 
 impl PlaceQueue {
-    /// Notes that a host asks. Those that have not asked for longer than `patience` wait no more. Returns how many are
-    /// before it.
+    /// Notes that a host asks. Hosts that have not asked for longer than `patience` no longer wait. Returns how many
+    /// are ahead of it.
     pub(super) fn note(&mut self, host: u64, is_waiting: bool, now: u64, patience: u64) -> u64 {
         self.waiting
             .retain(|(other, asked_at)| *other == host || now - asked_at <= patience);
@@ -28,7 +28,7 @@ impl PlaceQueue {
         ahead as u64
     }
 
-    /// The host has its share.
+    /// Removes a host that has its share.
     pub(super) fn leave(&mut self, host: u64) {
         self.waiting.retain(|(other, _)| *other != host);
     }

@@ -7,7 +7,7 @@ const MICROS: i64 = 1_000_000;
 /// 1970-01-01 was a Thursday.
 const EPOCH_AFTER_MONDAY: i64 = 3;
 
-/// The begin and end of the window that contains `instant`, all in microseconds since the Unix epoch.
+/// The beginning and end of the window that contains `instant`, all in microseconds since the Unix epoch.
 pub(super) fn window_at(window: Windows, instant: i64) -> (i64, i64) {
     let east = |seconds: i32| i64::from(seconds) * MICROS;
     let day = |seconds| (instant + east(seconds)).div_euclid(DAY);

@@ -25,7 +25,7 @@ pub enum StoreAnswer {
         /// The declaration in force, as text.
         in_force: String,
     },
-    /// The host has sent a request with a higher sequence number before.
+    /// The host has already sent a request with a higher sequence number.
     Stale {
         /// The last sequence number that the store has seen from the host.
         last: u64,

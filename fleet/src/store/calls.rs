@@ -1,4 +1,4 @@
-//! Requests in calls of the scripts: one by one, or many keys of one partition in one call.
+//! Requests as calls of the scripts: one by one, or many keys of one partition in one call.
 
 use std::collections::HashMap;
 
@@ -117,7 +117,7 @@ impl<'a> Call<'a> {
         command
     }
 
-    /// The key that determines where a cluster places all of its keys.
+    /// The key that determines where a cluster places all keys of the call.
     pub(super) fn place(&self) -> String {
         match self {
             Self::Lease { request, .. } => store_key(&request.key),
@@ -128,7 +128,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The positions of its requests among all.
+    /// The positions of its requests among all requests.
     pub(super) fn positions(&self) -> &[usize] {
         match self {
             Self::Lease { position, .. } => std::slice::from_ref(position),

@@ -21,7 +21,7 @@ use crate::store::server::{Failed, ask_memory, ask_server, ask_together, evicts_
 use crate::store::timeouts::Timeouts;
 use crate::terms::Terms;
 
-/// How long sentinels may take to confirm the primary. If none of them answers, it is taken to be the primary still.
+/// How long sentinels may take to confirm the primary. If none of them answers, it is still taken to be the primary.
 const CONFIRMATION: Duration = Duration::from_millis(250);
 
 /// If a server has closed an idle connection, the next exchange fails within this time, and is repeated on a new one.
@@ -292,7 +292,7 @@ impl StoreClient {
     }
 
     /// Whether sentinels still name the server of a link as the primary. They are asked once a second: a former primary
-    /// takes writes for as long as nobody has told it. If none of them answers, nothing is known to have changed.
+    /// takes writes until it learns that it is one. If none of them answers, nothing is known to have changed.
     fn is_still_primary(&mut self, link: &Link) -> bool {
         let (Topology::Sentinel { sentinels, primary }, Link::Server { node, .. }) =
             (&self.address.topology, link)
@@ -309,7 +309,7 @@ impl StoreClient {
         found.map_or(true, |found| found == *node)
     }
 
-    /// The address of the primary according to the sentinels. Whether it still is the primary is found out with each exchange.
+    /// The address of the primary according to the sentinels. Each exchange finds out whether it still is the primary.
     fn primary(
         &mut self,
         sentinels: &[Node],

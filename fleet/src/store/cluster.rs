@@ -28,7 +28,8 @@ type Opened = Result<(Connection, Option<String>), RedisError>;
 /// The connection to one server.
 enum Line {
     Open(Box<Connection>),
-    /// A thread is connecting. An exchange waits for it, unless the connection before failed: the server may be silent.
+    /// A thread is connecting. An exchange waits for it, unless the previous connection failed: the server may be
+    /// silent.
     Opening {
         after: Option<RedisError>,
     },
@@ -100,14 +101,15 @@ impl Cluster {
         self.lines.values().any(|line| matches!(line, Line::Open(_)))
     }
 
-    /// The policy by which a server that has slots evicts keys, if any does. One that the URL names may have none.
+    /// The policy by which a server that has slots evicts keys, if any does. A server that the URL names may have no
+    /// slots.
     pub(super) fn evicts_by(&self) -> Option<&str> {
         let mut with_slots = self.evicting.iter().filter(|(node, _)| self.slots.include(node));
         with_slots.next().map(|(_, policy)| policy.as_str())
     }
 
-    /// Makes each call to the server that has its keys, and to all servers at the same time. Takes no longer than connecting
-    /// and three times the timeout for answers.
+    /// Makes each call to the server that has its keys, to all servers at the same time. Takes no longer than
+    /// connecting and three times the timeout for answers.
     pub(super) fn ask(
         &mut self,
         reach: &Reach<'_>,
@@ -356,15 +358,15 @@ impl Cluster {
         }
     }
 
-    /// Asks one server after the other that is connected where the slots are, until one knows.
+    /// Asks the connected servers, one after the other, where the slots are, until one knows.
     ///
-    /// The one that said it last is asked last: it may be cut off from the others, and go on naming servers that no longer
-    /// have the slots. An answer has no epoch that would tell; but calls that go by a wrong one fail, and then the next
-    /// server is asked.
+    /// The server that answered the last time is asked last: it may be cut off from the others, and go on naming
+    /// servers that no longer have the slots. An answer has no epoch by which to tell, but calls that follow a wrong
+    /// answer fail, and then the next server is asked.
     ///
     /// # Errors
     ///
-    /// What the last one said, if any is connected.
+    /// What the last one asked has said, if any is connected.
     fn find_slots(&mut self, reach: &Reach<'_>, deadline: Instant) -> Result<(), Option<RedisError>> {
         let mut nodes: Vec<_> = self.lines.keys().cloned().collect();
         nodes.sort_unstable();
@@ -460,14 +462,14 @@ fn left_until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// Whether a new connection may succeed at once: the server has closed the one before, for example because it was idle for
-/// long, or this process was stopped.
+/// Whether a new connection may succeed at once: the server has closed the previous one, for example because it was
+/// idle for long, or this process was stopped.
 fn is_worth_another(error: &RedisError) -> bool {
     is_interruption(error) || (error.is_connection_dropped() && !error.is_connection_refusal())
 }
 
-/// Whether the reason may be that another server has the slot: a connection that failed, but not an error of a server that
-/// is about itself or the call, such as a lack of memory.
+/// Whether the reason may be that another server has the slot: a connection that failed may be, but not an error that a
+/// server reports of itself or the call, such as a lack of memory.
 fn tells_of_slots(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(kind) => matches!(

@@ -1,4 +1,4 @@
-//! User and password of the store, which come from the environment only.
+//! The user and password for the store, which come only from the environment.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

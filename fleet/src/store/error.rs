@@ -95,7 +95,7 @@ impl StoreError {
         }
     }
 
-    /// The key in the store of the limit that it is about; `None` if it is about the store.
+    /// The key, in the store, of the limit that this is about; `None` if it is about the store.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         match self {

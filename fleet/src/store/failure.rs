@@ -36,8 +36,8 @@ const TOLD: &[(&str, StoreProblem)] = &[
     ("resource temporarily unavailable", StoreProblem::TimedOut),
 ];
 
-/// Whether a system call was interrupted. Waiting with a timeout is, if the process is stopped and goes on, whatever is
-/// done about signals: see signal(7).
+/// Whether a system call was interrupted. A wait with a timeout is, if the process is stopped and continued, whatever
+/// is done about signals: see signal(7).
 pub(super) fn is_interruption(error: &RedisError) -> bool {
     let source = error
         .source()

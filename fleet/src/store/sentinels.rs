@@ -16,13 +16,13 @@ const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 pub(super) struct Sentinels {
     /// The one that answered last.
     last: usize,
-    /// The greatest epoch of which one of them named the primary. A sentinel that was cut off may name a former one.
+    /// The greatest epoch whose primary one of them has named. A sentinel that was cut off may name a former primary.
     epoch: u64,
-    /// When one of them last was asked.
+    /// When one of them was last asked.
     asked_at: Option<Instant>,
 }
 
-/// A primary, and the epoch in which it became that.
+/// A primary, and the epoch in which it became the primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Primary {
     pub(super) node: Node,
@@ -33,15 +33,16 @@ pub(super) struct Primary {
 pub(super) type Named = Result<Primary, RedisError>;
 
 impl Sentinels {
-    /// Whether it is time to ask again whether the primary still is that.
+    /// Whether it is time to ask again whether the primary has changed.
     pub(super) fn are_due(&self) -> bool {
         self.asked_at
             .is_none_or(|asked_at| asked_at.elapsed() >= CONFIRMED_FOR)
     }
 
-    /// The primary, as one of `number` sentinels names it, asked one after the other for `total` and each for at most
-    /// `each`, with the one that answered last first, or the one after it if `begins_with_next`. What is older than
-    /// what one of them said before does not count, unless all of them say so.
+    /// The primary, as one of `number` sentinels names it. They are asked one after the other, for `total` together and
+    /// for at most `each` each, beginning with the one that answered last, or with the one after it if
+    /// `begins_with_next`. An answer that is older than what one of them said before counts only if none has a newer
+    /// one.
     pub(super) fn primary(
         &mut self,
         number: usize,
@@ -95,7 +96,7 @@ pub(super) fn question(name: &str) -> redis::Pipeline {
     pipeline
 }
 
-/// The answer to it. A sentinel that does not tell the epoch counts as one without.
+/// Reads the answer to the question. If the sentinel does not tell the epoch, it counts as 0.
 pub(super) fn answer(answers: Vec<Result<redis::Value, RedisError>>) -> Named {
     let mut answers = answers.into_iter();
     let unknown = || {

@@ -62,8 +62,8 @@ fn limit(connection: &Connection, deadline: Instant) -> Result<(), RedisError> {
     connection.set_write_timeout(left)
 }
 
-/// Calls scripts of one server, until `deadline`. With `checks_role`, the answers only count if the server still says that it
-/// is a primary after them. If it does not, it may have lost that role before it granted anything.
+/// Calls scripts of one server, until `deadline`. With `checks_role`, the answers count only if the server says after
+/// them that it is still a primary. If it is not, it may have lost that role before it granted anything.
 pub(super) fn ask_server(
     connection: &mut Connection,
     deadline: Instant,

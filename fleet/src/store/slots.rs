@@ -18,7 +18,8 @@ pub(super) fn question() -> Pipeline {
 }
 
 impl Slots {
-    /// The answer to it. A server that leaves out the name of one means the name by which it was `asked` itself.
+    /// Reads the answer to the question. A server whose name it leaves out has the name by which the server that
+    /// answered was `asked`.
     pub(super) fn read(answer: Value, asked: &Node) -> Result<Self, RedisError> {
         let ranges: Vec<Vec<Value>> = redis::from_redis_value(answer)?;
         let found = ranges.into_iter().map(|range| {
@@ -32,7 +33,7 @@ impl Slots {
             let node = node(&host.unwrap_or_default(), port, asked)?;
             Some((first, last, node))
         });
-        // A range whose primary the server does not know counts as without one.
+        // A range whose primary the server does not know counts as having none.
         let found: Vec<_> = found.flatten().collect();
         if found.is_empty() {
             let reason = "no server of the cluster has a slot";
@@ -50,7 +51,7 @@ impl Slots {
         range.map(|(_, _, node)| node)
     }
 
-    /// Whether a server has any.
+    /// Whether a server has any slots.
     pub(super) fn include(&self, node: &Node) -> bool {
         self.0.iter().any(|(_, _, known)| known == node)
     }
