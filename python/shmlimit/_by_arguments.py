@@ -24,7 +24,7 @@ Key: TypeAlias = str | bytes | int | IPv4Address | IPv6Address | UUID
 
 
 def check_costs(costs: object) -> None:
-    """Rejects, right away, costs that name no limits, for callers that use them only later.
+    """Checks costs right away, for callers that use them only later.
 
     Args:
         costs: The costs; None is fine.
@@ -37,7 +37,7 @@ def check_costs(costs: object) -> None:
 
 
 def check_timeout(timeout: float | timedelta | None) -> None:
-    """Rejects, right away, anything that is not a timeout, for callers that use it only later.
+    """Checks a timeout right away, for callers that use it only later.
 
     Args:
         timeout: The timeout; None is fine.
@@ -60,7 +60,7 @@ def check_timeout(timeout: float | timedelta | None) -> None:
 
 
 def check_overrides(overrides: object) -> None:
-    """Rejects, right away, capacities that name no limits, for callers that use them only later.
+    """Checks a key's own capacities right away, for callers that use them only later.
 
     Args:
         overrides: The capacities; None is fine.

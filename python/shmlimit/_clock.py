@@ -66,7 +66,7 @@ class VirtualClock(_native.VirtualClock):
         """Moves the clock forward.
 
         Args:
-            seconds: By how much. Exactly a refusal's `retry_after` is enough for the request to be admitted.
+            seconds: By how much. Exactly the `retry_after` of a refusal is enough for its request to be admitted.
 
         Raises:
             ValueError: It is negative.

@@ -151,7 +151,7 @@ class Rate(_Windowed):
             or `"open"`. With `"safe"`, the host continues with a number of units of each window (or of places), as in
             `"safe": 50`, with a fraction of the capacity, as in `"safe": 0.25`, or by default with the capacity divided
             by the number of hosts that the store last knew of. In a keyed set, `"unleased": 1` admits that many units
-            of a key before the store has been asked for them, but never places.
+            of a key, but never places, before the store has been asked.
         credit: Two-tier checks: each process draws batches, such as `{"batch": 10}`, and admits from its own batch
             without the lock; in a keyed set, for each key. Only for a set with a single limit. With
             `{"batch": 10, "window_coupled": True}` and `"fixed_window"`, no window admits more than the capacity. With
@@ -168,7 +168,7 @@ class Rate(_Windowed):
 
 @dataclass(frozen=True, repr=False)
 class Calls(_Windowed):
-    """Calls per window: each request takes one unless it names more. The attributes are those of `Rate`.
+    """A limit on calls per window: each request takes one unless it names more. The attributes are those of `Rate`.
 
     As with `Rate`, `bound` and the `repr` show how much can pass in a stretch of time of the window's length: 10 in 2
     seconds means up to 19 in any 2 seconds with `"gcra"`, the default, and 10 with `"sliding_window"`.
@@ -220,7 +220,7 @@ class Budget(_Common):
 
 @dataclass(frozen=True, repr=False)
 class Concurrency(_Common):
-    """How many may be held at once.
+    """A limit on how much may be held at once.
 
     Attributes:
         name: Its name in the set.

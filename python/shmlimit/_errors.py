@@ -204,4 +204,4 @@ class BlockingAcquireWarning(RuntimeWarning):
 
 
 class UnknownLimitWarning(RuntimeWarning):
-    """A limit was named that the set does not have; it was skipped."""
+    """A request named a limit that the set does not have; the limit was skipped."""

@@ -153,7 +153,7 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
         return reopen, (self.path, *self._options)
 
     def snapshot(self) -> dict[str, Any]:
-        """Copies the whole state, without taking a lock: what `limitctl inspect --json` prints, without `declaration`.
+        """Copies the whole state, without taking a lock: what `limitctl inspect --json` prints, except `declaration`.
 
         Returns:
             Plain dictionaries, lists, strings and numbers. Amounts are in whole units, times in seconds.

@@ -35,7 +35,7 @@ class StandIns:
         self._making = threading.Lock()
 
     def of_set(self, limits: SetHandle) -> SetHandle:
-        """The set that stands in for another. Sets of the test itself, and sets that follow a clock, keep their place.
+        """The set that stands in for another. Sets of the test itself, and sets that follow a clock, stay themselves.
 
         Args:
             limits: The set.

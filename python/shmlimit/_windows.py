@@ -19,7 +19,7 @@ import shmlimit
 from shmlimit import Keyed, LimitSet, SetHandle
 from shmlimit._declaration import WhenFull
 
-# The ending of a set's name that says what happens when the set is full. A name has at most 64 bytes.
+# The endings of sets' names that say what happens when a set is full. A name has at most 64 bytes.
 _WHEN_FULL: dict[WhenFull, str] = {"evict_least_used": "", "evict_oldest": "-oldest", "refuse": "-refuse"}
 
 _Declare: TypeAlias = Callable[[], "list[shmlimit.Rate | shmlimit.Calls]"]

@@ -30,7 +30,7 @@ struct Partition {
     /// On the wall clock.
     gone_at: u64,
     keys: HashMap<u128, Record>,
-    /// The number of keys from which on those that are gone are looked for.
+    /// Beyond this number of keys, those that are gone are dropped.
     sweep_at: usize,
 }
 
@@ -646,7 +646,7 @@ impl Record {
         (MAX, MAX)
     }
 
-    /// The most places up to which a host may take new ones.
+    /// The number of places up to which a host may take new ones.
     fn ceiling(&self, terms: &Terms, asking: &Host, now: u64) -> u64 {
         let mut hosts = self.hosts.iter();
         if !hosts.any(|host| host.id != asking.id && host.is_waiting(terms, now)) {

@@ -18,10 +18,10 @@ application. All processes that name the same directory count together. Options 
 
 Each limit is a set with a file of its own, which stays when a release no longer has the limit: `limitctl list` with the
 directory lists the files that are not in use, and the command that removes each. In a file, each client has a row for
-each endpoint that it uses: 5,000 clients that use 20 pages take 100,000 rows for each limit. The memory for all rows of
-a limit is reserved when the limit is first used. Without `max_keys`, a file takes a quarter of what the earlier ones
-have left of 56 MiB: 178,000 rows of a fixed window for the first limit, 133,000 for the second, 100,000 for the third.
-So all of them together fit into the 64 MB that a container has.
+each endpoint that it uses: 5,000 clients that use 20 pages each take 100,000 rows for each limit. The memory for all
+rows of a limit is reserved when the limit is first used. Without `max_keys`, a file takes a quarter of what the earlier
+ones have left of 56 MiB: 178,000 rows of a fixed window for the first limit, 133,000 for the second, 100,000 for the
+third. So all of them together fit into the 64 MB that a container has.
 
 Rows whose window has passed are reused. If a table is full of others, a new key evicts the client that has used the
 least of its limit, among the 64 rows that the key may take; that client's count is forgotten. A client that is limited

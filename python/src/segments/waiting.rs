@@ -18,7 +18,7 @@ use crate::segments::wake_event::WakeEvent;
 /// A wait for a set of a pool.
 pub type PoolFuture = Pin<Box<dyn Future<Output = Result<Chosen<'static>, Error>> + Send>>;
 
-/// A request of a task that may wait in the queue: it has a place there from the first [`look`](Self::look) until it is
+/// A request of a task that may wait in the queue: it has a place there from the first call of `look` until it is
 /// answered or closed.
 #[pyclass(module = "shmlimit._native")]
 pub struct Waiting {
