@@ -106,6 +106,11 @@ impl Fleet {
         }
     }
 
+    /// How long ago the test began.
+    pub fn elapsed(&self) -> Duration {
+        self.now - START
+    }
+
     /// Lets a step pass, and each host exchange with the store what is due.
     pub fn step(&mut self) {
         self.now += STEP;

@@ -198,6 +198,34 @@ fn safe_goes_on_with_what_is_declared_in_each_window_whenever_the_outage_begins(
     }
 }
 
+/// However much is left of the window when the store is back: it hands out the last units one by one.
+#[test]
+fn safe_adds_its_number_to_a_window_once_if_the_store_is_back_before_the_window_ends() {
+    const CAPACITY: u64 = 3_000;
+    const SAFE: u64 = 50;
+    for used in (CAPACITY / 2..=CAPACITY).step_by(60) {
+        let lease = FleetLease::new("org/limit").lease(LEASE).outage(Outage::Safe);
+        let limit = Limit::calls("limit", CAPACITY, 30 * SECOND)
+            .algorithm(Algorithm::FixedWindow)
+            .fleet(lease.safe(SAFE));
+        let mut fleet = Fleet::new(3, limit);
+        let mut admitted = 0;
+        while admitted < used && fleet.elapsed() < 10 * SECOND {
+            admitted += fleet.run_for(STEP, 2).iter().sum::<u64>();
+        }
+        fleet.is_out = true;
+        admitted += fleet.run_for(2 * LEASE, 50).iter().sum::<u64>();
+        fleet.is_out = false;
+        let rest = 30 * SECOND - fleet.elapsed() - STEP;
+        admitted += fleet.run_for(rest, 50).iter().sum::<u64>();
+        let most = CAPACITY + 3 * SAFE;
+        assert!(
+            (CAPACITY..=most).contains(&admitted),
+            "{admitted} admitted, at most {most}, where {used} were used before the outage"
+        );
+    }
+}
+
 #[test]
 fn safe_goes_on_with_a_fraction_of_a_rate() {
     let lease = FleetLease::new("org/limit").lease(LEASE).outage(Outage::Safe);

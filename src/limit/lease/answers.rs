@@ -116,12 +116,16 @@ impl Leased {
         self.put(state, LeaseWord::Asked, 0);
         self.put(state, LeaseWord::Reported, self.get(state, LeaseWord::AskedSpent));
         let allowance = kept.saturating_add(granted);
+        let self_granted = self.self_granted_left(state, now);
         let is_enough = granted > 0
             && if self.is_held() {
                 // Places that were taken by policy are not lost to a grant that is smaller.
                 allowance >= self.in_use(state)
             } else {
-                self.lasts_until_asked_again(granted, wanted)
+                // The last units of a window are handed out one by one, so what is granted of it seldom lasts.
+                self.is_in_windows()
+                    || self.lasts_until_asked_again(granted, wanted)
+                    || self_granted.is_some_and(|left| left < granted)
             };
         match answer.quarantine {
             Some(quarantine) => self.begin_outage(state, now, quarantine.code),
@@ -170,15 +174,16 @@ impl Leased {
             None => 0,
         };
         self.put(state, LeaseWord::RetryAt, retry_at);
+        if self_granted.is_some() && self.is_out(state, now) {
+            // Were this forgotten, the host would grant itself as much again. So the store takes back what it has granted,
+            // because the next request says that nothing of it is held.
+            return Some(Installed { granted: 0 });
+        }
         let is_something = allowance > if self.is_held() { 0 } else { spent };
         let is_leased = until > now.monotonic && is_something;
-        // What the host has granted itself lasts as long as the policy goes on.
-        if is_leased || !self.is_out(state, now) || self.get(state, LeaseWord::SelfGranted) == 0 {
-            self.end(state);
-        }
+        self.end(state);
         if !is_leased {
-            let is_used_up = self.is_in_windows() && granted < wanted && until > now.monotonic;
-            if is_used_up && self.get(state, LeaseWord::SelfGranted) == 0 {
+            if self.is_in_windows() && granted < wanted && until > now.monotonic {
                 // That nothing is left holds until the window ends.
                 self.put(state, LeaseWord::ValidUntil, until);
             }

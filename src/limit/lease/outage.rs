@@ -13,9 +13,16 @@ impl Leased {
         self.get(state, LeaseWord::OutSince) != 0 && (until == 0 || now.monotonic < until)
     }
 
+    /// What is left of the units that the host has granted itself, until the time that they are for is over; `None` if it
+    /// has granted itself none for now.
+    pub(super) fn self_granted_left(&self, state: &(impl State + ?Sized), now: Now) -> Option<u64> {
+        let is_in_force = self.get(state, LeaseWord::SelfGranted) != 0 && self.is_valid(state, now);
+        is_in_force.then(|| self.left(state))
+    }
+
     /// Whether the host may grant itself units: its policy is `Safe`, and what it has leased is spent or over.
     pub(super) fn grants_itself(&self, state: &(impl State + ?Sized), now: Now) -> bool {
-        let has_already = self.get(state, LeaseWord::SelfGranted) != 0 && self.is_valid(state, now);
+        let has_already = self.self_granted_left(state, now).is_some();
         self.outage == Outage::Safe && self.is_out(state, now) && !has_already
     }
 
@@ -45,7 +52,7 @@ impl Leased {
 
     /// How much of a charge no store has granted, because the outage policy admits it.
     pub(super) fn ungranted_of(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> u64 {
-        if self.get(state, LeaseWord::SelfGranted) != 0 && self.is_valid(state, now) {
+        if self.self_granted_left(state, now).is_some() {
             return cost;
         }
         match self.outage {
