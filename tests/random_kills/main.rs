@@ -38,7 +38,7 @@ fn seconds() -> u64 {
     std::env::var("SHMLIMIT_KILL_SECONDS").map_or(10, |text| text.parse().expect("a number of seconds"))
 }
 
-/// More participants than processes at any time, fewer than would hide slots that the dead do not give up.
+/// Has more participants than there ever are processes, but too few to hide slots that the dead do not give up.
 fn declaration(lock: LockKind) -> Declaration {
     let declared = Declaration::new()
         .lock(lock)
@@ -65,7 +65,7 @@ struct Handles {
     tenants: LimitSet,
 }
 
-/// For every process, whether it opens the segment or inherits it.
+/// The options of every process, whether it opens the segment or inherits it.
 fn options() -> OpenOptions {
     // A lock's holder may be off its processor for long on a busy machine, or stopped for a moment.
     OpenOptions::new().lock_timeout(TIMEOUT)
@@ -138,7 +138,8 @@ fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Rng, 
                 mixed.set_cost("tokens", tokens).expect("declared");
                 holdings.extend(acquire(truth, worker, &handles.mixed, &mixed, 1));
                 if let Some(last) = holdings.back_mut().filter(|last| last.pool == Pool::Seats) {
-                    // Settled twice where the last is not new: that is an error and changes nothing.
+                    // If the last permit is not a new one, this settles it a second time: that is an error and changes
+                    // nothing.
                     let _ = last.permit.settle([("tokens", dice.u64(..1500))]);
                 }
             }
@@ -193,7 +194,7 @@ fn hold<'a>(truth: &Truth, worker: usize, permit: Permit<'a>, pool: Pool, units:
     Holding { permit, pool, units }
 }
 
-/// Looks at the segment without locks, and at the truth, until it is over.
+/// Looks at the segment without locks, and at the truth, until the test is over.
 fn look_on(truth: &Truth, path: &Path) {
     let goes_on = |reader: &SegmentReader| {
         truth.check();
@@ -242,7 +243,8 @@ fn random_kills_leak_nothing_and_hang_no_process() {
     });
 }
 
-/// Half of the processes are in one PID namespace and half in another, and all of them have a few ids between them.
+/// Half of the processes are in one PID namespace and half in another, and in both the same few ids are used again and
+/// again.
 #[test]
 fn random_kills_in_two_namespaces_whose_ids_are_the_same_leak_nothing_either() {
     let test = "random_kills_in_two_namespaces_whose_ids_are_the_same_leak_nothing_either";
@@ -276,8 +278,8 @@ fn random_kills_in_two_namespaces_whose_ids_are_the_same_leak_nothing_either() {
     });
 }
 
-/// Checks what is known while processes are killed, and what is left after that; `kill` answers how many kills and stops
-/// there were.
+/// Checks what is known while processes are killed, and what is left afterwards. `kill` returns how many kills and
+/// stops there were.
 fn check_killing(path: &Path, segment: &Segment, kill: impl FnOnce(&Truth, u64) -> (u64, u64)) {
     let truth = Truth::new();
     let seed = u64::from(std::process::id());
@@ -302,7 +304,7 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
     for (name, limit, capacity) in [("plain", "slots", SLOTS), ("mixed", "seats", SEATS)] {
         let set = segment.set(name).expect("declared");
         let all = set.request().with(limit, capacity).expect("declared");
-        // The process that is refused looks for the dead, so that nothing else need happen.
+        // A refused process looks for dead ones itself, so nothing else needs to happen.
         eventually("all of it can be held at once", || {
             all.try_acquire().expect("works").is_admitted()
         });
@@ -335,8 +337,8 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
             _ => (&[Pool::Places(1)][..], 1),
         };
         let admitted: u64 = pools.iter().map(|pool| truth.admitted(*pool)).sum();
-        // After them came the requests for everything above; a worker that is killed can leave one that it did not count
-        // itself, or that is undone and was counted.
+        // The requests for everything above came last. A killed worker may leave an admission that it did not count
+        // itself, or that was counted although it is undone.
         let bounds = admitted + last..=admitted + last + kills;
         assert!(bounds.contains(&counts.admitted), "{counts:?}, not in {bounds:?}");
         let of_limit = set.limits[0].counts.admitted;

@@ -1,5 +1,5 @@
-//! Keyed sets of which a key changes what it is limited by while it is held: in one its tier, in the other capacities of its
-//! own.
+//! Keyed sets in which what limits a key changes while it is held: in one the key's tier, in the other its own
+//! capacities.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const PLACES: u64 = 3;
 const LARGE: u64 = 5;
 /// The largest capacity that a key may have, of any tier or of its own.
 pub const MAX_PLACES: u64 = 6;
-/// What a request gives its key of tokens for each place, always both at once.
+/// The capacity of tokens that a request gives its key for each place; it always gives both capacities at once.
 const TOKENS_PER_PLACE: u64 = 1_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -88,13 +88,13 @@ impl<'a> Plans<'a> {
         match outcome {
             Ok(Outcome::Admitted(permit)) => Some((permit, Pool::Places(number), units)),
             Ok(Outcome::Refused(_)) => None,
-            // What another made of the key meanwhile.
+            // Another worker has changed the key's capacity meanwhile.
             Err(Error::Request(RequestError::NeverAdmissible { .. })) => None,
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// Assigns a key to a tier, or gives one a capacity of its own by name, or takes that away.
+    /// Assigns a key to a tier, or gives the other key a capacity of its own by name, or takes that away.
     pub fn change(&self, dice: &mut Rng) {
         let [tiered, overridden] = &self.keys;
         let changed = match dice.u64(..3) {
@@ -110,7 +110,7 @@ fn some_tier(dice: &mut Rng) -> &'static str {
     TIERS[dice.u64(..3) as usize]
 }
 
-/// Both capacities at once, or none of both.
+/// Gives the key both capacities at once, or neither.
 fn with_capacities<'a>(request: Request<'a>, dice: &mut Rng) -> Request<'a> {
     let places = Some(dice.u64(..MAX_PLACES + 1)).filter(|places| *places > 0);
     request
@@ -119,7 +119,7 @@ fn with_capacities<'a>(request: Request<'a>, dice: &mut Rng) -> Request<'a> {
         .expect("capacities")
 }
 
-/// What the holds say.
+/// Checks what the holds say.
 pub fn check_held(set: &SetSnapshot) {
     let mut held: BTreeMap<String, u64> = BTreeMap::new();
     for hold in &set.holds {
@@ -131,7 +131,7 @@ pub fn check_held(set: &SetSnapshot) {
     assert!(held.values().all(|held| *held <= MAX_PLACES), "{held:?}: {set:?}");
 }
 
-/// What the rows say: no change of a key is ever seen in part.
+/// Checks what the rows say: no change of a key is ever seen in part.
 pub fn check_keys(reader: &SegmentReader) {
     for set in SETS {
         let Some(seen) = reader
@@ -151,7 +151,7 @@ pub fn check_keys(reader: &SegmentReader) {
     }
 }
 
-/// Takes one request.
+/// Makes one request that is admitted.
 pub fn check_that_nothing_is_left(set: &LimitSet) {
     let is_overridden = set.name() == SETS[1];
     let all = set
@@ -166,7 +166,7 @@ pub fn check_that_nothing_is_left(set: &LimitSet) {
     };
     let all = all.expect("declared");
     let key = KEY;
-    // A request that is refused looks for the dead, so that nothing else need happen.
+    // A refused process looks for dead ones itself, so nothing else needs to happen.
     eventually("all places of a key can be held at once", || {
         all.for_key(key)
             .expect("keyed")

@@ -1,4 +1,4 @@
-//! What kills, stops and restarts workers.
+//! The supervisor, which kills, stops and restarts workers.
 
 use std::fs;
 use std::path::Path;
@@ -17,20 +17,20 @@ use crate::work;
 const KILLS_PER_PHASE: u64 = 500;
 const ROUNDS_PER_STOP: u64 = 16;
 
-/// As many ids as there are for the processes of a namespace that reuses them.
+/// How many ids there are for the processes of a namespace that reuses them.
 const IDS: u64 = 24;
 
 /// Some workers, and what restarts them.
 pub struct Supervisor<'a> {
     truth: &'a Truth,
     path: &'a Path,
-    /// What some of the workers start with; the others open the segment.
+    /// The segment that some of the workers inherit; the others open it.
     inherited: &'a Segment,
-    /// The number of the first of the workers.
+    /// The number of the first worker.
     first: usize,
     workers: Vec<Child>,
     dice: Rng,
-    /// Processes are given few ids again and again: in a namespace of their own.
+    /// Whether processes are given the same few ids again and again, in a namespace of their own.
     reuses_ids: bool,
     pub kills: u64,
     pub stops: u64,
@@ -51,7 +51,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Of workers in a PID namespace of their own, whose numbers begin with `first`.
+    /// Makes this the supervisor of workers in a PID namespace of their own, whose numbers begin with `first`.
     pub fn in_namespace(self, first: usize) -> Self {
         Self {
             first,
@@ -102,7 +102,7 @@ impl<'a> Supervisor<'a> {
         self.workers[worker] = self.start(worker);
     }
 
-    /// Kills a few at the same moment, so that those who recover for the dead die as well, and replaces them.
+    /// Kills a few at the same moment, so that processes that recover for the dead die as well, and replaces them.
     fn kill_some(&mut self) {
         let condemned = self.some(4);
         for worker in &condemned {
@@ -116,15 +116,15 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Stops a few wherever they are, with the lock perhaps, while the others give back: often for longer than a call
-    /// without a result waits for a lock. Some die as they stand, and the others go on.
+    /// Stops a few wherever they are, perhaps with the lock, while the others give back: often for longer than a call
+    /// without a result waits for a lock. Some of them are killed while they are stopped, and the others go on.
     fn stop_some(&mut self) {
         let stopped = self.some(2);
         for worker in &stopped {
             self.workers[*worker].send(Signal::SIGSTOP);
             self.workers[*worker].wait_until_stopped();
         }
-        // Not to synchronise: the others need time to meet what was stopped.
+        // Not to synchronise: the others need time to run into what the stopped ones have.
         std::thread::sleep(Duration::from_millis(self.dice.u64(..30)));
         for worker in stopped {
             self.stops += 1;
@@ -138,7 +138,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// No process hangs: every worker that is alive gets on.
+    /// Checks that no process hangs: every live worker gets on.
     fn wait_for_progress_of_all(&self) {
         for worker in self.first..self.first + self.workers.len() {
             let progress = self.truth.progress(worker);
@@ -149,11 +149,12 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Goes on for so long, and until it has killed so many and each lock has lost an owner; kills all of them in the end.
+    /// Goes on for this long, and until there were enough kills and each lock has lost an owner. Kills all workers in
+    /// the end.
     pub fn kill_for(&mut self, time: Duration, min_kills: u64) {
         let started = Instant::now();
         let mut next_phase = KILLS_PER_PHASE;
-        // Few of those who are killed hold a lock, so a slow machine may need longer until each lock has lost an owner.
+        // Few of the killed hold a lock, so a slow machine may need longer until each lock has lost an owner.
         let is_short = |kills| {
             started.elapsed() < time
                 || kills < min_kills

@@ -11,7 +11,7 @@ use crate::check_held;
 use crate::scene::process::eventually;
 
 pub const SET: &str = "tenants";
-/// Few, so that most requests wait, and in several keys at once.
+/// Few, so that most requests wait, and for several keys at once.
 pub const PLACES: u64 = 3;
 /// The first two pay for more.
 const TENANTS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -27,7 +27,7 @@ pub fn declaration() -> SetDeclaration {
         .add_tier(Tier::new("paid").weight(10))
 }
 
-/// Waits for a place, often for so short a time that it ends in vain, and returns a part of the tokens.
+/// Waits for a place, often for too short a time to get one, and returns a part of the tokens.
 pub fn acquire<'a>(set: &'a LimitSet, dice: &mut Rng) -> Option<(Permit<'a>, u64)> {
     let number = dice.usize(..TENANTS.len());
     let units = 1 + dice.u64(..2);
@@ -56,12 +56,12 @@ fn request(set: &LimitSet, number: usize) -> Request<'_> {
     }
 }
 
-/// What the holds of all keys say.
+/// Checks what the holds of all keys say.
 pub fn check(set: &SetSnapshot) {
     check_held(set, PLACES);
 }
 
-/// Takes one request.
+/// Makes one request that is admitted.
 pub fn check_that_nothing_is_left(set: &LimitSet) {
     let all = request(set, 0)
         .with("in_flight", PLACES)

@@ -6,14 +6,14 @@ use crate::scene::held::Held;
 use crate::scene::process::SharedWords;
 use crate::{SEATS, SLOTS, WORKERS, plans, tenants};
 
-/// What may be held at once up to a capacity.
+/// Something of which at most a capacity may be held at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
     Slots,
     Seats,
-    /// Of the key of that number.
+    /// The places of the key with this number.
     Places(usize),
-    /// Of all tenants together.
+    /// The places of all tenants together.
     InFlight,
 }
 
@@ -35,7 +35,7 @@ impl Pool {
         }
     }
 
-    /// The largest that it may have at any time.
+    /// The largest capacity that the pool may have at any time.
     fn capacity(self) -> u64 {
         match self {
             Self::Slots => SLOTS,
@@ -66,7 +66,7 @@ impl Truth {
         &self.words[pool.index() * WORKERS + worker]
     }
 
-    /// What the workers' incarnations have been admitted to, in requests: a lower bound.
+    /// How many requests of all workers, dead and alive, were admitted: a lower bound.
     pub fn admitted(&self, pool: Pool) -> u64 {
         (0..WORKERS)
             .map(|worker| self.admitted_to(pool, worker).load(Ordering::Relaxed))
@@ -81,7 +81,7 @@ impl Truth {
         &self.words[(POOLS + 1) * WORKERS]
     }
 
-    /// Collections during which nothing changed, so that each shows one moment.
+    /// How many collections there were during which nothing changed, so that each shows one moment.
     pub fn moments(&self) -> &AtomicU64 {
         &self.words[(POOLS + 1) * WORKERS + 1]
     }
