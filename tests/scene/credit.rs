@@ -55,8 +55,8 @@ pub fn spend_all(set: &LimitSet, spent: &AtomicU64) {
     }
 }
 
-/// A segment in a directory of its own below that one, and what that many children spend there together, each by
-/// [`spend_all`] or several at a time.
+/// Creates a segment in a directory of its own below this one. Returns it with how much this many children spent there
+/// together, each by `spend`: by [`spend_all`], or by several requests at a time.
 pub fn spent_by_children(
     directory: &Path,
     limit: Limit,

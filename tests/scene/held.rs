@@ -80,7 +80,7 @@ impl Held {
             .collect()
     }
 
-    /// What is held of each pool at one moment, if nothing changed while that was collected: two equal collections tell
+    /// What is held of each pool at one moment, if nothing changed while it was collected: two equal collections tell
     /// what was held between the two.
     pub fn at_one_moment(&self) -> Option<Vec<u64>> {
         let collected = self.collect();

@@ -25,7 +25,7 @@ pub fn on_file_system(test: &str, kind: &CStr, options: &CStr, body: impl FnOnce
 pub struct Overlay {
     /// What is mounted.
     pub merged: PathBuf,
-    /// What it contains without having been written to.
+    /// What it contained before anything was written to it.
     pub lower: PathBuf,
     /// Where everything written to it lies.
     pub upper: PathBuf,

@@ -13,7 +13,7 @@ pub fn namespace() -> u64 {
     metadata.expect("a namespace").ino()
 }
 
-/// Whether this process may make one. Says so if it may not.
+/// Whether this process may make a PID namespace. Prints a message if it may not.
 pub fn has_namespaces() -> bool {
     let mut child = Child::fork(|| assert_eq!(unshare(CloneFlags::CLONE_NEWPID), Ok(())));
     let is_permitted = matches!(child.wait(), WaitStatus::Exited(_, 0));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shmlimit::snapshot::{SegmentReader, SetSnapshot};
 
-/// Looks for as long as `goes_on`, pausing between looks, and has each consistent copy of a set checked.
+/// Looks again and again, with pauses, for as long as `goes_on` says so, and has each consistent copy of a set checked.
 pub fn look_on(
     path: &Path,
     pause: Duration,

@@ -75,7 +75,7 @@ pub fn in_own_process(test: &str, timeout: Duration, body: impl FnOnce(&Path)) {
     );
 }
 
-/// A forked child. Dropped, it is killed.
+/// A forked child, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct Child {
     pid: Pid,

@@ -74,7 +74,7 @@ impl Observed {
         }
     }
 
-    /// Holds and tickets.
+    /// How many holds and tickets there are.
     pub fn taken(&self) -> (usize, usize) {
         let seen = super::first_set(&self.segment);
         (seen.holds.len(), seen.tickets.len())
