@@ -1,5 +1,5 @@
-//! A shared library with a copy of shmlimit of its own, as a Python extension is one: for a test that loads two of them
-//! into one process.
+//! A shared library with a copy of shmlimit of its own, like a Python extension. A test loads two of them into one
+//! process.
 #![allow(unsafe_code, reason = "a library that C could call")]
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
@@ -13,7 +13,7 @@ pub struct Holder {
     held: Option<Permit<'static>>,
 }
 
-/// Opens the segment at `path`; null where that fails.
+/// Opens the segment at `path`. Returns null if that fails.
 ///
 /// # Safety
 ///
@@ -28,12 +28,12 @@ pub unsafe extern "C" fn holder_open(path: *const c_char) -> *mut Holder {
     }
 }
 
-/// Tries to take what every limit of the first set has by default: 1 where it was admitted, 0 where it was refused, -1
-/// where it failed.
+/// Tries to take what every limit of the first set has by default. Returns 1 if that was admitted, 0 if it was refused,
+/// -1 if it failed.
 ///
 /// # Safety
 ///
-/// `holder` was answered by [`holder_open`] and not closed, and no other thread uses it.
+/// `holder` was returned by [`holder_open`] and is not closed, and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn holder_try_take(holder: *mut Holder) -> c_int {
     // SAFETY: by this function's contract.
@@ -57,9 +57,9 @@ pub unsafe extern "C" fn holder_try_take(holder: *mut Holder) -> c_int {
 ///
 /// # Safety
 ///
-/// As [`holder_try_take`].
+/// The same as for [`holder_try_take`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn holder_close(holder: *mut Holder) {
-    // SAFETY: by this function's contract the pointer came out of `Box::into_raw`, and is used no more.
+    // SAFETY: by this function's contract the pointer came out of `Box::into_raw`, and is not used again.
     drop(unsafe { Box::from_raw(holder) });
 }
