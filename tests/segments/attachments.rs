@@ -56,7 +56,7 @@ fn a_segment_is_opened_300_times_and_attached_once() {
         assert_eq!(participants(&path), [u64::from(std::process::id())]);
         assert_eq!(maps_of(&path), maps, "mapped once");
         let permits: Vec<Permit<'_>> = others.iter().map(take).collect();
-        // What one of them takes is not taken for left behind by another.
+        // What one of them takes does not count as left behind for another.
         assert_eq!(first.recover().expect("works").sets[0].reclaimed, 0);
         assert!(permits.iter().all(|permit| !permit.reclaimed()));
         drop(others);

@@ -21,7 +21,7 @@ use shmlimit::{
 };
 use siphasher::sip::SipHasher13;
 
-/// So long that next to nothing is replenished during a test, with half of it in nanoseconds.
+/// So long that next to nothing is replenished during a test. Half of it is given in nanoseconds.
 const WINDOW: Duration = Duration::from_secs(3_600_000);
 const HALF_A_WINDOW: u64 = 1_800_000_000_000_000;
 const CALLS: u64 = 100_000;
@@ -33,7 +33,7 @@ const SOME: u64 = 100;
 const HEAD: u64 = 4096;
 const IMAGES: u64 = 2 * HEAD;
 
-/// Words of a head. The last is a checksum of the others, and the one before it the wall clock.
+/// How many words a head has. The last is a checksum of the others, and the one before it the wall clock.
 const HEAD_WORDS: usize = 9;
 
 fn declaration(kept: &Path) -> Declaration {
@@ -48,7 +48,7 @@ fn declaration(kept: &Path) -> Declaration {
         )
 }
 
-/// What one request takes. It is always the same share of both limits.
+/// Takes this many calls with one request, and always the same share of both limits.
 fn take(segment: &Segment, calls: u64) {
     let api = segment.set("api").expect("declared");
     let request = api
@@ -59,7 +59,7 @@ fn take(segment: &Segment, calls: u64) {
     assert!(request.check().expect("works").is_admitted());
 }
 
-/// What is left of the calls. There are seven times as many tokens.
+/// How many calls are left. There are seven times as many tokens.
 fn left(segment: &Segment) -> u64 {
     let set = scene::first_set(segment);
     let left = |name: &str| {
@@ -79,7 +79,7 @@ fn left(segment: &Segment) -> u64 {
     calls
 }
 
-/// The bytes that are locked by who makes a segment, and by who writes to a checkpoint.
+/// The bytes that a process locks while it makes a segment, and while it writes to a checkpoint.
 const CONSTRUCTION: i64 = (1 << 40) - 2;
 const WRITING: i64 = (1 << 40) - 3;
 
@@ -97,7 +97,7 @@ fn set_lock(file: &File, byte: i64, kind: c_int) {
     });
 }
 
-/// As a reboot does to what lies in memory.
+/// Loses the file, as a reboot loses what lies in memory.
 fn lose(path: &Path) {
     fs::remove_file(path).expect("it is there");
 }
@@ -140,7 +140,7 @@ fn the_time_that_passed_since_the_checkpoint_is_applied() {
         let (path, kept) = (directory.join("limits"), directory.join("kept"));
         let segment = Segment::open_or_create(&path, &declaration(&kept)).expect("a segment");
         take(&segment, CALLS);
-        // As if it had been another boot, after the machine was off for half of the window.
+        // Makes the segment look as if it were of another boot, after the machine was off for half of the window.
         RawSegment::open(&path).set_another_boot();
         assert!(segment.checkpoint(&kept).expect("written"));
         let file = OpenOptions::new()
@@ -188,7 +188,7 @@ fn a_torn_checkpoint_leaves_the_one_before_it_and_two_torn_ones_leave_a_new_segm
             .expect("a checkpoint");
         let restored = || {
             lose(&path);
-            // What is restored from the image before a torn one is due to be saved at once.
+            // If the image before a torn one was restored, the segment is to be saved at once.
             set_lock(&file, WRITING, F_WRLCK);
             let segment = Segment::open_or_create(&path, &declaration(&kept)).expect("a segment");
             left(&segment)
@@ -212,7 +212,7 @@ fn a_torn_checkpoint_leaves_the_one_before_it_and_two_torn_ones_leave_a_new_segm
     });
 }
 
-/// As a loss of power may do: what the header says no longer matches its checksum.
+/// Damages a file as a loss of power may: what the header says no longer matches its checksum.
 fn damage(path: &Path) {
     let file = OpenOptions::new().write(true).open(path).expect("a segment");
     file.write_all_at(&[0xa5; 8], 112).expect("written");
@@ -233,7 +233,7 @@ fn a_damaged_segment_gives_way_to_its_checkpoint_unless_there_is_none_or_a_proce
             );
             assert!(fs::read(&path).expect("a file") == before, "it is as it was");
         };
-        // In children, so that none inherits the file from another.
+        // Opened in children, so that none inherits the file from another.
         Child::fork(|| take(&open().expect("a segment"), CALLS / 2)).succeed();
         let _ = fs::remove_file(&kept);
         damage(&path);
@@ -244,7 +244,7 @@ fn a_damaged_segment_gives_way_to_its_checkpoint_unless_there_is_none_or_a_proce
             let segment = open().expect("a segment");
             take(&segment, CALLS / 2);
             assert!(segment.checkpoint(&kept).expect("written"));
-            // A segment in use is not replaced, however damaged it is: what is held of it counts for those who use it.
+            // A segment in use is not replaced, however damaged it is, because what its users hold still counts.
             damage(&path);
             Child::fork(refuses).succeed();
         })
@@ -313,7 +313,7 @@ fn writers_that_are_killed_leave_a_whole_checkpoint_no_older_than_the_last_that_
             drop(restored);
             lose(&elsewhere);
         }
-        // Neither the lock of a dead writer stays, nor anything that it was making.
+        // Neither a dead writer's lock nor anything that it was making stays behind.
         assert!(segment.checkpoint(&kept).expect("written"));
         let names = fs::read_dir(directory).expect("a directory").count();
         assert_eq!(names, 2, "a writer left something behind");
@@ -341,7 +341,7 @@ fn a_checkpoint_taken_amid_requests_has_each_of_them_as_a_whole_or_not_at_all() 
         for _ in 0..30 {
             assert!(segment.checkpoint(&kept).expect("written"));
             let restored = Segment::open_or_create(&elsewhere, &declaration(&kept)).expect("restored");
-            // It is checked there that both limits agree.
+            // `left` checks that both limits agree.
             assert!(left(&restored) < CALLS);
             drop(restored);
             lose(&elsewhere);
@@ -385,7 +385,7 @@ fn a_thread_takes_them_as_declared_in_the_process_that_opened_and_in_a_child_tha
         let before = written();
         eventually("the child takes them", || written() > before);
         ended.store(1, Ordering::Release);
-        // Never over an existing segment.
+        // Nothing is ever restored over an existing segment.
         let segment = Segment::open_or_create(&path, &each_second(&kept)).expect("opens");
         assert_eq!(segment.snapshot().expect("a copy").cold_starts, 0);
         assert!(segment.checkpoint_failure().is_none());
@@ -400,7 +400,7 @@ fn a_child_that_was_forked_while_the_file_was_made_keeps_no_process_from_writing
         let (path, kept) = (directory.join("limits"), directory.join("kept"));
         let segment = Segment::open_or_create(&path, &declaration(&kept)).expect("a segment");
         assert!(segment.checkpoint(&kept).expect("written"));
-        // What such a child has: the file description with the lock of a file under construction.
+        // What such a child would have: the file description with the lock of a file under construction.
         let inherited = OpenOptions::new().read(true).write(true).open(&kept);
         let inherited = inherited.expect("a checkpoint");
         set_lock(&inherited, CONSTRUCTION, F_WRLCK);
@@ -428,7 +428,7 @@ fn another_declaration_begins_anew_and_takes_the_file_over() {
         assert_eq!(scene::first_set(&segment).limits[0].remaining, 10);
         let api = segment.set("api").expect("declared");
         assert!(api.request().check().expect("works").is_admitted());
-        // Of another size, so that the file is recreated.
+        // This segment has another size, so the file is recreated.
         assert!(segment.checkpoint(&kept).expect("written"));
         drop((api, segment));
         lose(&path);

@@ -39,7 +39,7 @@ fn create(path: &Path) -> Segment {
     Segment::create(path, &declaration()).expect("a segment")
 }
 
-/// With locks whose owner's death the kernel reports, for processes of one PID namespace.
+/// Creates a segment with locks whose owner's death the kernel reports, for processes of one PID namespace.
 fn create_with_mutexes(path: &Path) -> Segment {
     Segment::create(path, &declaration_with(LockKind::RobustMutex)).expect("a segment")
 }
@@ -134,7 +134,8 @@ fn a_lock_of_another_boot_is_void_although_a_thread_of_that_number_lives() {
         let path = directory.join("limits");
         drop(create_with_mutexes(&path));
         let words = SharedWords::new(1);
-        // It is not attached: as far as anybody can tell, its number in the lock belongs to a thread of another boot.
+        // The child is not attached: as far as anybody can tell, its number in the lock belongs to a thread of another
+        // boot.
         let _thread_of_that_number = Child::fork(|| {
             let lock = RawSegment::open(&path).lock();
             lock.take();
@@ -298,7 +299,7 @@ fn a_cold_start_within_a_boot_keeps_the_clock() {
         assert_eq!(cold_starts(&segment), 1);
         assert_eq!(use_up(&segment), 0);
         drop(segment);
-        // The same if an earlier cold start was interrupted.
+        // The same happens if an earlier cold start was interrupted.
         raw.set_word(header::BOOT_ID, 0);
         let segment = Segment::open(&path).expect("starts cold");
         assert_eq!(cold_starts(&segment), 2);
@@ -306,11 +307,11 @@ fn a_cold_start_within_a_boot_keeps_the_clock() {
     });
 }
 
-/// Kills the calling process with the lock of the first set, so that the kernel does not mark the lock: like a process
-/// made by a bare clone, which has no list of its robust locks.
+/// Kills the calling process while it has the lock of the first set, in a way that the kernel does not mark the lock:
+/// like a process made by a bare clone, which has no list of its robust locks.
 fn die_with_the_lock_unmarked(path: &Path) -> ! {
     let lock = RawSegment::open(path).lock();
-    // Before the list is replaced: musl registers its own when a thread takes its first robust lock.
+    // Taken before the list is replaced, because musl registers its own when a thread takes its first robust lock.
     lock.take();
     let empty_list = [0_usize; 3];
     // SAFETY: the list's head points to nothing and outlives the thread that the kernel will read it for.
@@ -319,7 +320,7 @@ fn die_with_the_lock_unmarked(path: &Path) -> ! {
     die()
 }
 
-/// For a death that the kernel does not mark.
+/// This helps after a death that the kernel does not mark.
 #[test]
 fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
     let test = "cold_start::a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached";
@@ -350,7 +351,7 @@ fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
     });
 }
 
-/// For a file restored from a copy that was made while the lock was held.
+/// The file is a copy that was made while the lock was held.
 #[test]
 fn a_file_restored_with_the_lock_held_can_be_used() {
     let test = "cold_start::a_file_restored_with_the_lock_held_can_be_used";

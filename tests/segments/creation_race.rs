@@ -16,7 +16,7 @@ const PROCESSES: usize = 32;
 const ROUNDS: usize = 8;
 const CAPACITY: u64 = 40;
 
-/// Creators to kill.
+/// How many creators are killed.
 const ATTEMPTS: usize = 200;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -179,7 +179,7 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
                 }
             });
             eventually("the child creates", || words[0].load(Ordering::SeqCst) > before);
-            // Not for synchronisation: to end at any moment of a creation.
+            // Not for synchronisation: the creator is to die at any moment of a creation.
             std::thread::sleep(Duration::from_micros(dice.u64(..300)));
             child.kill();
             let unfinished = names_in(directory).iter().any(|name| name.starts_with('.'));
@@ -188,7 +188,7 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
             assert_eq!(use_up(&segment), CAPACITY);
             drop(segment);
             fs::remove_file(&path).expect("removed");
-            // A creation that was finished, and so left for its opener, has nothing to clear away.
+            // If the creation was finished, so that its segment was opened above, nothing has been cleared away yet.
             drop(Segment::create(&path, &declaration()).expect("a segment"));
             fs::remove_file(&path).expect("removed");
             assert_eq!(names_in(directory), ["limits.2"], "something was left behind");
@@ -242,7 +242,8 @@ fn a_process_that_opens_while_others_create_and_remove_sees_a_whole_segment_or_n
 #[test]
 fn a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id() {
     let test = "creation_race::a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id";
-    // In a process in which no other test forks: a child has all descriptors, and the lock with them, until it execs.
+    // Run in a process in which no other test forks: a child has all descriptors, and the lock with them, until it
+    // execs.
     in_own_process(test, TIMEOUT, check_construction_files);
 }
 

@@ -52,7 +52,8 @@ impl Specimen {
         fs::metadata(&self.path).expect("a file").len()
     }
 
-    /// Every way to open the file, or a copy of it, returns an error that `is_right` accepts, and changes nothing.
+    /// Checks that every way to open the file, or a copy of it, returns an error that `is_right` accepts, and changes
+    /// nothing.
     fn check(&self, case: &str, is_right: impl Fn(&Error, &Path) -> bool) {
         let copy = self.path.with_extension("copy");
         fs::copy(&self.path, &copy).expect("a copy");
@@ -102,7 +103,7 @@ fn is_wrong_size(error: &Error, path: &Path, wanted: u64, size: u64) -> bool {
         if named == path && *expected == wanted && *found == size)
 }
 
-/// The crash harness and the tests go by it, and most of them would not notice another one.
+/// The crash harness and the tests rely on this format, and most of them would not notice another one.
 #[test]
 fn segments_have_the_format_that_tests_know() {
     assert_eq!(Specimen::new().raw().word(header::FORMAT), words::FORMAT);
@@ -208,7 +209,7 @@ fn another_build_is_told_what_differs() {
         (header::HEADER_SIZE, "header size"),
     ] {
         for change in [1, 0xffff_0000_0000_0000] {
-            // It matters which C library it is if the locks are its mutexes.
+            // Which C library it is matters only if the locks are its mutexes.
             let specimen = if word == header::C_LIBRARY {
                 Specimen::of(&declaration().lock(LockKind::RobustMutex))
             } else {
@@ -287,7 +288,7 @@ fn a_changed_header_does_not_match_its_checksum() {
     });
 }
 
-/// As a faulty writer would leave it, with checksums that match.
+/// As a faulty writer would leave the header, with checksums that match.
 #[test]
 fn a_sealed_header_that_contradicts_itself_is_damaged() {
     for (word, values) in [
@@ -434,7 +435,7 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
     assert!(is_admitted(&api.request(), "key-7"));
     assert_eq!((counts().recoveries, counts().rebuilds), (1, 0));
 
-    // The process that asks for it has everything checked.
+    // A process that asks for a recovery has everything checked.
     segment.recover().expect("works");
     assert_eq!((counts().recoveries, counts().rebuilds), (1, 1));
     assert_eq!(raw.word(tags + unused), 0);
@@ -467,7 +468,7 @@ fn a_list_of_free_holds_that_runs_in_a_circle_or_names_a_hold_in_use_is_made_aga
                 "named by their indexes plus one"
             );
             let next = if of_one_in_use { 1 } else { first };
-            // In place of the second: the list has as many as are free.
+            // Written in place of the second: the list still has as many entries as holds are free.
             raw.set_word(
                 raw.hold_word(if of_one_in_use { first } else { last } - 1, hold::NEXT),
                 next,
@@ -500,7 +501,7 @@ fn a_waiter_that_lost_its_ticket_takes_another_and_not_the_next_one_of_its_proce
             state & ticket::PHASE == ticket::WAITING
         };
         let index = (0..4).find(is_waiting).expect("its ticket");
-        // Another thread of the same process waits in its place.
+        // The state is changed as if another thread of the same process waited in its place.
         let state = raw.ticket_word(index, ticket::STATE);
         raw.set_word(state, raw.word(state) + 1000 * (ticket::PHASE + 1));
         eventually("it waits in a place of its own", || queued(&segment) == 2);

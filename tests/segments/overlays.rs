@@ -1,4 +1,5 @@
-//! On an overlay the lock by which a process shows that it lives ends with its descriptor: there is no way in.
+//! On an overlay, the lock by which a process shows that it lives ends with its descriptor, so no process can attach
+//! there.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -81,7 +82,7 @@ fn nothing_is_restored_there_from_a_checkpoint() {
             assert_eq!(names_in(directory), ["limits"]);
             fs::remove_file(&path).expect("removed");
         }
-        // The checkpoint may lie there: no lock on it has to outlive its descriptor.
+        // The checkpoint may lie there, because no lock on it has to outlive its descriptor.
         assert!(segment.checkpoint(overlay.merged.join("kept")).expect("written"));
     });
 }

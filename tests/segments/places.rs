@@ -33,7 +33,7 @@ fn create(path: &Path) {
     drop(Segment::create(path, &declaration()).expect("a segment"));
 }
 
-/// No way to open follows what is at the path, and none changes it or waits for it.
+/// Checks that no way of opening follows what is at the path, changes it or waits for it.
 fn check_untrusted(path: &Path, why: &str) {
     for attempt in [
         Segment::open(path).map(drop),
@@ -68,7 +68,7 @@ fn a_symbolic_link_is_not_followed() {
         Err(Error::Open(OpenError::Untrusted { .. }))
     ));
     drop(Segment::open(&path).expect("the file itself"));
-    // Nor does one that leads nowhere, to create what it names.
+    // Nor is a link that leads nowhere followed, to create what it names.
     let (nowhere, dangling) = (
         directory.path().join("nowhere"),
         directory.path().join("dangling"),
@@ -307,7 +307,7 @@ fn a_sparse_copy_is_refused_and_stays_as_it_is() {
     }
 }
 
-/// If the kernel cannot allocate, the C library imitates it by storing into every page. This process attaches and
+/// If the kernel cannot allocate, the C library emulates it by storing into every page. This process attaches and
 /// detaches while a second one counts in the file, and checks that no store is lost.
 #[test]
 fn attaching_stores_nothing_where_the_file_system_cannot_allocate() {

@@ -29,8 +29,8 @@ fn declaration(kind: LockKind) -> Declaration {
         .add_set(SetDeclaration::new("api").add_limit(Limit::concurrency("places", 1)))
 }
 
-/// A read lock, through a descriptor that only allows that: one of the open file, or one of the process, as lockf(3)
-/// takes it.
+/// Takes a read lock, through a descriptor that allows no other: a lock of the open file, or a lock of the process,
+/// such as lockf(3) takes.
 fn read_lock(path: &Path, command: libc::c_int, start: i64, length: i64) -> File {
     let file = File::open(path).expect("readable");
     let lock = libc::flock {
@@ -46,7 +46,7 @@ fn read_lock(path: &Path, command: libc::c_int, start: i64, length: i64) -> File
     file
 }
 
-/// A process with such a lock, which keeps it until it is dropped.
+/// A process with such a lock, which it keeps until this is dropped.
 fn reader(path: &Path, command: libc::c_int, start: i64, length: i64) -> Child {
     let words = SharedWords::new(1);
     let child = Child::fork(|| {
@@ -99,7 +99,7 @@ fn a_dead_process_is_dead_whatever_a_reader_locks() {
                 scene::expect_refusal(api.request().try_acquire());
                 let pid = holder.id();
                 holder.send(Signal::SIGKILL);
-                // It has the byte as soon as its owner is dead.
+                // The reader has the byte as soon as its owner is dead.
                 let reader = reader(&path, command, PARTICIPANTS + 1, ALL);
                 assert!(!is_alive(pid) && is_alive(std::process::id()));
                 drop(scene::expect_permit(api.request().acquire(TIMEOUT)));

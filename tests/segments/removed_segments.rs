@@ -76,7 +76,7 @@ fn handles_of_a_deleted_file_admit_nothing_beside_its_successor() {
     let (_new, new_api) = open(&path);
     assert_eq!((admitted(&old_api), admitted(&new_api)), (0, 20));
     let message = old_api.request().try_acquire().map(drop);
-    // `tokens` has no default, which is found first.
+    // That `tokens` has no default is found first.
     assert!(message.is_err());
     let request = old_api.request().with("tokens", 1).expect("declared");
     let message = request.try_acquire().map(drop).unwrap_err().to_string();
@@ -106,7 +106,7 @@ fn a_file_that_was_moved_is_used_on_until_another_segment_is_at_its_path() {
     let (_old, old_api) = open(&path);
     fs::rename(&path, &aside).expect("moved");
     let stays = || {
-        // Longer than the time between two looks.
+        // Longer than the time between two checks.
         let looks_passed = std::time::Instant::now() + Duration::from_millis(1500);
         eventually("two looks have passed", || {
             assert_eq!(removal(&old_api), None);
@@ -114,7 +114,7 @@ fn a_file_that_was_moved_is_used_on_until_another_segment_is_at_its_path() {
         });
     };
     stays();
-    // Nothing that could split the limit.
+    // This file is no segment that could split the limit.
     fs::write(&path, "notes").expect("a file");
     stays();
     fs::remove_file(&path).expect("deleted");
@@ -289,7 +289,7 @@ fn a_file_that_is_reached_through_a_bind_mount_is_deleted_only_when_it_is() {
                 .map(|name| std::ffi::CString::new(name.as_os_str().as_encoded_bytes()).expect("no zeros"));
             // The test binary has threads that wait, so only a forked child may change its user namespace.
             let is_mounted = in_own_mounts() && {
-                // SAFETY: both are strings that live, and a bind mount needs neither type nor data.
+                // SAFETY: both strings are alive, and a bind mount needs neither type nor data.
                 let outcome = unsafe {
                     libc::mount(
                         names[0].as_ptr(),
@@ -331,7 +331,8 @@ fn a_file_that_is_reached_through_a_bind_mount_is_deleted_only_when_it_is() {
 #[test]
 fn a_successor_that_takes_long_to_open_holds_up_one_thread_only() {
     let test = "removed_segments::a_successor_that_takes_long_to_open_holds_up_one_thread_only";
-    // In a process in which no other test forks: a child has all descriptors, and the lock with them, until it execs.
+    // Run in a process in which no other test forks: a child has all descriptors, and the lock with them, until it
+    // execs.
     in_own_process(test, TIMEOUT, |directory| {
         let path = directory.join("limits");
         let (old, old_api) = open(&path);

@@ -51,7 +51,7 @@ fn snapshots_are_of_all_sets_and_name_each_process_once() {
     assert!(diagnosis.obstacles.is_empty());
     let sets: Vec<&str> = diagnosis.shards.iter().map(|shard| shard.set.as_str()).collect();
     assert_eq!((sets.first(), sets.last()), (Some(&"chat"), Some(&"tenants")));
-    // What was diagnosed is all of the directory.
+    // The whole directory was diagnosed.
     assert_eq!(diagnosis.snapshot.path, path);
     let names: Vec<&str> = diagnosis
         .snapshot

@@ -65,7 +65,7 @@ fn whatever_a_killed_creator_leaves_the_next_one_completes() {
                 }
             });
             eventually("the child creates", || words[0].load(Ordering::SeqCst) > before);
-            // Not for synchronisation: to end at any moment of a creation.
+            // Not for synchronisation: the creator is to die at any moment of a creation.
             std::thread::sleep(std::time::Duration::from_micros(dice.u64(..1000)));
             child.kill();
             let segment = Segment::open_or_create(&path, &list).expect("completes it");
@@ -97,7 +97,7 @@ fn a_directory_that_is_removed_meanwhile_is_created_again() {
                     assert_eq!(segment.sets().count(), 2);
                     opened += 1;
                 }
-                // Created and removed again, over and over.
+                // The segment is being created and removed, over and over.
                 Err(
                     Error::Open(
                         OpenError::NotFound { .. } | OpenError::NoPlace { .. } | OpenError::Io { .. },
@@ -106,7 +106,7 @@ fn a_directory_that_is_removed_meanwhile_is_created_again() {
                 ) => {}
                 Err(error) => panic!("{error:?}"),
             }
-            // Few: the remover nearly always wins.
+            // A low bound: the remover nearly always wins.
             opened > 5
         });
     });

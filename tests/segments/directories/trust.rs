@@ -76,7 +76,7 @@ fn links_are_not_followed() {
         assert!(untrusted(Segment::open_or_create(&named, &list)).contains("symbolic link"));
         assert!(untrusted(SegmentReader::open(&named)).contains("symbolic link"));
     }
-    // Nor that of a file in it.
+    // Nor is the link of a file in it followed.
     symlink(path.join("chat"), path.join("mail")).expect("linked");
     let segment = Segment::open(&path).expect("opened");
     assert_eq!(names_of(&segment), ["chat"]);
@@ -159,7 +159,7 @@ fn files_that_are_not_those_of_sets_are_left_alone_or_named() {
     for words in misplaced(&path) {
         assert!(words.starts_with("two: ") && words.contains("2 sets"), "{words}");
     }
-    // Those that name their sets do not look at it.
+    // Processes that name their sets do not look at it.
     assert!(Segment::open_or_create(&path, &declaring(&[("chat", 1)])).is_ok());
     OpenOptions::new()
         .remove(&path, shmlimit::Removal::Forced)
