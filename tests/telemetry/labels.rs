@@ -167,7 +167,7 @@ fn what_is_granted_to_a_waiter_has_its_label_from_when_the_waiter_takes_it() {
 
 #[test]
 fn a_waiter_that_comes_too_late_for_what_it_was_granted_does_not_label_what_is_anothers() {
-    // Granted for longer than the lease: the lease ends it.
+    // The grant may be collected for longer than the lease lasts, so the lease ends it.
     let set = labelled()
         .collect_within(3 * MINUTE)
         .add_limit(Limit::concurrency("slots", 1).lease(MINUTE));
@@ -218,7 +218,7 @@ fn only_sets_that_are_declared_to_keep_labels_do_and_others_need_no_memory_for_i
     let holds_bytes =
         |path: &Path| SegmentReader::open(path).expect("a segment").memory().sets[0].holds_bytes;
     let without = holds_bytes(segment.path());
-    // Rounded up to a cache line.
+    // The labels are rounded up to a cache line.
     assert_eq!(
         holds_bytes(others.path()) - without,
         (100 * 72_u64).next_multiple_of(64)

@@ -207,7 +207,7 @@ fn iterators_that_panic_settle_nothing_and_leave_what_was_reserved_with_its_owne
         });
         let (settled, panicked) = left.split_last().expect("it ended once");
         assert!(*settled >= 90, "{name}: {left:?}");
-        // A permit that unwinds keeps its charge, unless everything was settled before.
+        // A permit that is dropped by unwinding keeps its charge, unless everything was settled before.
         assert!(
             panicked.iter().all(|left| *left < 10 || *left >= 90),
             "{name}: {left:?}"

@@ -83,7 +83,7 @@ fn places() -> SetDeclaration {
     SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1))
 }
 
-/// Holds and tickets.
+/// How many holds and tickets there are.
 fn taken(segment: &Segment) -> (usize, usize) {
     let seen = first_set(segment);
     (seen.holds.len(), seen.tickets.len())
@@ -199,7 +199,7 @@ fn a_subscriber_that_panics_when_a_death_is_reported_leaves_nothing_taken() {
     });
 }
 
-/// Panics where it is dropped.
+/// Panics when it is dropped.
 struct PanicsAtTheEnd;
 
 impl Drop for PanicsAtTheEnd {

@@ -30,11 +30,11 @@ fn of_repository(path: &str) -> PathBuf {
 /// A probe, as a note in a program describes it to tracers.
 struct Note<'a> {
     location: u64,
-    /// Where the counter of attached tracers is; 0 if there is none.
+    /// Where the counter of attached tracers is, or 0 if there is none.
     counter: u64,
     provider: &'a str,
     name: &'a str,
-    /// `SIZE@PLACE` of each, with a negative size if the number has a sign.
+    /// `SIZE@PLACE` of each argument, with a negative size if the number is signed.
     arguments: Vec<&'a str>,
 }
 
@@ -144,7 +144,7 @@ impl Drop for Tracer {
     }
 }
 
-/// `timeout` ends it if the test cannot.
+/// The tracer, run by `timeout`, which ends it if the test cannot.
 fn bpftrace() -> Command {
     let mut command = Command::new("timeout");
     let seconds = (2 * PATIENCE).as_secs().to_string();
@@ -203,7 +203,7 @@ impl Scene {
         }
     }
 
-    /// Makes everything happen once that has a probe, except for waits for locks, which may not come about.
+    /// Makes everything that has a probe happen once, except for waits for locks, which may not come about.
     fn happens(&self) {
         let (jobs, leased) = (&self.jobs, &self.leased);
         self.contend();
@@ -239,7 +239,7 @@ impl Scene {
         ));
     }
 
-    /// Processes take one lock often enough that some are likely to wait for it.
+    /// Makes processes take one lock often enough that some are likely to wait for it.
     fn contend(&self) {
         let take = || {
             for _ in 0..20_000 {
@@ -252,7 +252,7 @@ impl Scene {
     }
 }
 
-/// Runs a script while everything happens again and again, until it has printed all of this.
+/// Runs a script while everything happens again and again, until the script has printed all that is wanted.
 fn shows(script: &str, test: &str, wanted: &[&str]) {
     in_own_process(test, 2 * PATIENCE, |directory| {
         if !can_trace() {

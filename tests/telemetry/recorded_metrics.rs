@@ -130,7 +130,7 @@ fn a_recorder_is_given_the_counts_of_all_processes_and_no_key() {
     assert_eq!(recorder.gauge("shmlimit_queued set=chat"), 0.0);
     let names = format!("{:?}{:?}", recorder.counters, recorder.gauges);
     assert!(!names.contains("secret-tenant"), "{names}");
-    // The next look replaces the values.
+    // Values that are recorded later replace these.
     drop(held);
     record();
     assert_eq!(recorder.gauge("shmlimit_active_permits set=chat,limit="), 0.0);
@@ -142,7 +142,7 @@ fn a_recorder_is_given_the_counts_of_all_processes_and_no_key() {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// One call a day, and one that is only reported as one that would be refused.
+/// A limit of two calls a day, and one in shadow, of which only what it would have refused is reported.
 fn created(path: &Path) -> Segment {
     let limits = SetDeclaration::new("api")
         .add_limit(Limit::calls("requests", 2, DAY))
@@ -233,7 +233,7 @@ fn a_set_of_a_directory_that_is_made_anew_starts_no_other_over() {
                 "shmlimit_requests_total set={set},limit=,result=admitted"
             ))
         }));
-        // The one that was created first.
+        // Removes the set that was created first.
         OpenOptions::new()
             .remove(path.join("chat"), Removal::Forced)
             .expect("removed");

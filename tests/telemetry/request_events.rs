@@ -218,7 +218,8 @@ fn of_a_flood_at_most_ten_refusals_a_second_are_told_and_the_others_are_counted(
     let mail = segment.set("mail").expect("declared");
     let request = mail.request();
     let mut refused = 0_u64;
-    // Until the second has passed at least twice: then what was left out has been reported.
+    // At most ten are reported a second, so two seconds have passed when there are 21, and what was left out has been
+    // reported.
     let deadline = std::time::Instant::now() + TIMEOUT;
     while told.lock().expect("not poisoned").0 < 21 {
         assert!(std::time::Instant::now() < deadline, "{told:?}");
