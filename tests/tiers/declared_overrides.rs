@@ -1,4 +1,4 @@
-//! What is declared if keys have capacities of their own.
+//! Declarations of sets whose keys may have capacities of their own.
 
 use super::overrides::with_overrides;
 use super::*;
@@ -50,7 +50,7 @@ fn what_no_key_can_have_of_its_own_is_not_declared() {
     assert!(invalid(unlimited).contains("unlimited or finds itself"));
 }
 
-/// Bytes of the file, and rows of the table.
+/// How many bytes the file has, and how many rows the table.
 fn size(set: SetDeclaration) -> (u64, u64) {
     let scene = Scene::new(set);
     let path = scene.path();
@@ -83,7 +83,7 @@ fn a_row_has_a_word_more_for_each_limit_only_where_keys_have_capacities_of_their
         let (without, rows) = size_of(None, &limits);
         assert_eq!(size_of(Some(false), &limits), (without, rows), "{limits:?}");
         let (with, _) = size_of(Some(true), &limits);
-        // The declaration says so, which may take one more line.
+        // The stored declaration says that keys have them, which may take one more cache line.
         assert_eq!((with - without) / rows, more, "{limits:?}");
     }
 }

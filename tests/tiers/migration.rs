@@ -19,7 +19,7 @@ struct Twins {
     now: RefCell<InForce>,
 }
 
-/// By what the key is limited.
+/// What the key is limited by.
 #[derive(Clone, Debug)]
 struct InForce {
     tiers: [Terms; 3],
@@ -135,7 +135,7 @@ impl Twins {
             .add_tier(kind.tier(NAMES[2], tiers[2]))
     }
 
-    /// One change of either, or none if the key would not notice.
+    /// Makes one change to both twins, or none if the key would not notice.
     fn change(&self, change: Change) {
         let mut now = self.now.borrow_mut();
         let mut next = now.clone();
@@ -198,9 +198,9 @@ enum Step {
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Tier(usize),
-    /// Its own capacity.
+    /// The key's own capacity.
     Own(Option<u64>),
-    /// What is declared for its tier.
+    /// What is declared for the key's tier.
     Declared(Terms),
 }
 
@@ -212,7 +212,7 @@ fn capacities() -> impl Strategy<Value = Change> {
     prop::option::weighted(0.8, 1_u64..60).prop_map(Change::Own)
 }
 
-/// A burst of its own, or the capacity.
+/// Terms with a burst of their own, or with the capacity as the burst.
 fn any_terms() -> impl Strategy<Value = Terms> {
     let terms = (1_u64..40, prop::option::of(1_u64..40), 1_u64..20);
     terms.prop_map(|(capacity, burst, seconds)| (capacity, burst.unwrap_or(capacity), seconds))
@@ -266,7 +266,7 @@ fn request(set: &LimitSet, cost: u64) -> shmlimit::Request<'_> {
     set.request().with("units", cost).expect("declared")
 }
 
-/// Whatever happens to the key, and at the same time to the set, both answer the same.
+/// Checks that both answer the same, whatever happens to the key and, at the same time, to the set.
 fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let kind = twins.kind;
     let mut sets = (twins.scene.set(), twins.beside.set());
@@ -275,7 +275,7 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
         others.assign("neighbour", "two").expect("a tier");
     }
     let permits: RefCell<Vec<(Permit<'static>, Permit<'static>)>> = RefCell::default();
-    // One without a row would begin in its tier with everything.
+    // A key without a row would begin in its tier with everything.
     let begun = sets.0.request().with("units", 0).expect("declared");
     drop(
         begun

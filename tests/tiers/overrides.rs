@@ -4,7 +4,7 @@ use shmlimit::declare::WhenFull;
 
 use super::*;
 
-/// Of the smallest table.
+/// The rows of the smallest table.
 const ROWS: usize = 32;
 
 pub(super) fn with_overrides(max_keys: u64) -> SetDeclaration {
@@ -204,13 +204,13 @@ fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
         reason.contains("64") && reason.contains("declare `holds`"),
         "{reason}"
     );
-    // Beside the other limit.
+    // The holds have to be enough for the other limit, too.
     refused("in_flight", 51);
     assert_eq!(set.table_usage().expect("keyed").used, 0, "and changes nothing");
     key.override_capacity("in_flight", 50).expect("50 + 14");
     key.override_capacity("requests", 5_000)
         .expect("nothing of it is held");
-    // What the key has of its own of the other limit counts.
+    // What counts of the other limit is the key's own capacity.
     refused("exports", 15);
     key.override_capacity("exports", 14).expect("50 + 14");
     assert_eq!(key.overrides().expect("no error").len(), 3);

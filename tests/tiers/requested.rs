@@ -5,7 +5,7 @@ use std::thread;
 use super::*;
 use crate::scene::ALGORITHMS;
 
-/// Of the smallest table.
+/// The rows of the smallest table.
 const ROWS: usize = 32;
 
 fn with_overrides(max_keys: u64) -> SetDeclaration {
@@ -140,7 +140,7 @@ fn a_request_that_names_what_its_key_has_changes_nothing() {
         settled.refunded("units")
     };
     assert_eq!(refunded(&[(20, 20), (20, 20), (20, 20)]), 5);
-    // What was reserved before a change of its key is not.
+    // What was reserved before a change of its key is not refunded.
     assert_eq!(refunded(&[(20, 20), (20, 100)]), 0);
 }
 
@@ -153,7 +153,7 @@ fn requests_that_disagree_are_each_decided_by_their_own_and_the_last_stays() {
     );
     let set = scene.set();
     let rounds = 400;
-    // How many are held is between the two capacities, so each is always answered by its own.
+    // The number of holds lies between the two capacities, so each request is always decided by its own.
     let held: Vec<_> = {
         let four = set.request().with_override("in_flight", 4).expect("a capacity");
         (0..4)
@@ -223,7 +223,7 @@ fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
         }
         assert!(is_admitted(&five, key));
         if number % 2 == 1 {
-            // The one that it has: by name from now on.
+            // The capacity that the key has already, given by name from now on.
             set.key(key)
                 .expect("keyed")
                 .override_capacity("requests", 5)
@@ -254,7 +254,7 @@ fn to_clear_one_capacity_keeps_no_row_for_another_that_a_request_named() {
     assert!(is_admitted(&five, "new"));
 }
 
-/// What a row says by one capacity would be anything by another.
+/// What a row says under one capacity would mean something else under another.
 #[test]
 fn a_row_says_nothing_of_its_former_key_to_one_with_another_capacity() {
     for algorithm in ALGORITHMS {
@@ -303,7 +303,7 @@ fn a_capacity_that_its_key_cannot_have_changes_nothing() {
         ("in_flight", 1000, "holds are too few"),
         ("unlimited", 5, "it is unlimited"),
     ] {
-        // Beside one that it can have.
+        // The request also names a capacity that the key can have.
         let request = set.request().with_override("requests", 5).expect("a capacity");
         let request = request.with_override(limit, capacity).expect("a capacity");
         for is_known in [false, true] {
@@ -342,7 +342,7 @@ fn sets_without_overrides_have_none_by_request_either() {
     }
 }
 
-/// Another definition may be one that cannot count with what a key was given under the one before.
+/// Another definition may be unable to count with what a key was given under the one before.
 #[test]
 fn a_capacity_that_the_definition_of_now_cannot_count_with_is_refused_whichever_key_has_it() {
     const PLENTY: u64 = u64::MAX - 1;

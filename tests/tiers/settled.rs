@@ -1,12 +1,12 @@
-//! What is settled after its key has lost its row, and with that what it was limited by.
+//! Permits that are settled after their key has lost its row, and with it what the key was limited by.
 
 use super::*;
 
-/// Of the smallest table.
+/// The rows of the smallest table.
 const ROWS: usize = 32;
 
-/// Settles `used` of a permit that a key took by a request for ten times what is declared, after other keys have taken all
-/// rows. Answers how the limit stands then, as declared.
+/// Settles `used` of a permit that a key took by a request for ten times what is declared, after other keys have taken
+/// all rows. Returns how the limit then stands, as declared.
 fn stands_after(
     declared: SetDeclaration,
     named: for<'a> fn(shmlimit::Request<'a>) -> shmlimit::Request<'a>,

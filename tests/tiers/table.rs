@@ -4,7 +4,7 @@ use shmlimit::declare::WhenFull;
 
 use super::*;
 
-/// Of the smallest table.
+/// The rows of the smallest table.
 const ROWS: usize = 32;
 
 fn small(when_full: WhenFull) -> SetDeclaration {
@@ -131,7 +131,7 @@ fn tiers_take_no_memory_in_the_rows_of_keys() {
         let rows = scene.set().table_usage().expect("keyed").rows;
         (file, rows)
     };
-    // Of two words of state: the row of a key is one cache line to its last byte.
+    // These have two words of state: the row of a key is one cache line to its last byte.
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
         let limit = || Limit::calls("requests", 10, MINUTE).algorithm(algorithm);
         let (without, rows) = bytes(keyed(10_000).add_limit(limit()));
@@ -140,7 +140,7 @@ fn tiers_take_no_memory_in_the_rows_of_keys() {
                 .add_limit(limit())
                 .add_tier(Tier::new("gold").capacity("requests", 20)),
         );
-        // The declaration says so, which may take a line more.
+        // The stored declaration says so, which may take one more cache line.
         assert_eq!((with - without) / rows, 0, "{algorithm:?}");
     }
 }

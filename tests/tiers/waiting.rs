@@ -1,4 +1,4 @@
-//! Those who wait are served by the limits that their key has now.
+//! Waiters are served by the limits that their key has now.
 
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
@@ -12,8 +12,8 @@ use super::*;
 const LONG: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Uses up what a key may use, lets a request for as much wait, and changes something meanwhile. Answers how much the key
-/// may use at once by what the request was admitted.
+/// Uses up what a key may use, lets a request for as much wait, and changes something meanwhile. Returns how much the
+/// key may use at once under the limit that admitted the request.
 fn waits_while(declared: SetDeclaration, change: impl FnOnce(&LimitSet, &Request)) -> Result<u64, Error> {
     let (_directory, segment, set) = create(declared);
     let two = set.request().for_key("a").expect("keyed");
@@ -40,7 +40,7 @@ fn two_a_day() -> Limit {
 }
 
 fn with_tiers() -> SetDeclaration {
-    // From the first use: a day of the calendar may end meanwhile.
+    // The window begins with the first use, because a day of the calendar may end meanwhile.
     let fixed = two_a_day()
         .algorithm(Algorithm::FixedWindow)
         .align(Align::FirstUse);
@@ -56,7 +56,7 @@ fn with_overrides() -> SetDeclaration {
         .add_limit(two_a_day())
 }
 
-/// Of a day's refill of so many, two come in no time.
+/// So many a day that two of them are replenished in no time.
 const PLENTY: u64 = 1 << 40;
 
 #[test]
@@ -157,7 +157,7 @@ fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known
         .map(|verdict| (verdict.remaining, verdict.burst))
         .collect();
     assert_eq!(said, [(0, 100), (0, 1)]);
-    // By which capacity it was reserved is not known any more.
+    // Under which capacity it was reserved is no longer known.
     let settled = permit.settle([("units", 0)]).expect("not settled yet");
     assert_eq!(settled.refunded("units"), 0);
 }
