@@ -1,4 +1,4 @@
-//! What the time is read from, and that a caller that waits for as long as a refusal says is admitted by either.
+//! What the time is read from. Whatever that is, a caller that waits for as long as a refusal says is admitted.
 
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ fn wait_after_refusals(set: &LimitSet, clock: ClockSource, refusals: usize) {
         }
         refused += 1;
         let wait = checked.retry_after().expect("time helps");
-        // A sleep would be longer.
+        // Spins, because a sleep would last longer.
         let begin = Instant::now();
         while begin.elapsed() < wait {
             spin_loop();
@@ -57,7 +57,7 @@ fn a_forked_child_goes_on_by_the_counter_of_its_parent() {
             let clock = ClockSource::Counter;
             let segment = Segment::create(directory.join("limits"), &declared(clock)).expect("created");
             let set = segment.set("set").expect("declared");
-            // Until the counter serves.
+            // Repeated until the processor's counter is used.
             wait_after_refusals(&set, clock, 200);
             Child::fork(|| wait_after_refusals(&set, clock, 200)).succeed();
             wait_after_refusals(&set, clock, 20);
@@ -86,7 +86,7 @@ fn a_segment_keeps_the_clock_that_it_was_created_with() {
         .map(|difference| difference.path().to_owned())
         .collect();
     assert_eq!(paths, ["segment / clock"]);
-    // Where none is declared, that of the file is right.
+    // If none is declared, the file's is right.
     let unsaid = Declaration::new().add_set(declared(ClockSource::System).sets()[0].clone());
     Segment::open_or_create(&path, &unsaid).expect("the clock is not declared, so that it does not differ");
 }

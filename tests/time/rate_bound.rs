@@ -4,8 +4,8 @@
 //! Each process notes the time before and after each grant, on the segment's clock. A grant lies somewhere between
 //! the two, so only grants that lie in a window for certain are counted against it.
 //!
-//! No run may exceed a bound. That nearly everything is given needs processors that are not busy with other things,
-//! and so must be seen in one run of a few.
+//! No run may exceed a bound. Giving nearly everything needs processors that are not busy with other things, so it only
+//! has to be seen in one of a few runs.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ const CAPACITY: u64 = 500;
 /// last window have time to be used up as well.
 const WINDOWS: u64 = 6;
 
-/// Runs of which one must use the limit up.
+/// The number of runs, of which one must use the limit up.
 const ATTEMPTS: usize = 10;
 
 /// How long a refused process leaves the lock to others: were all eight to spin on few processors, most of the time
@@ -43,11 +43,11 @@ struct Grant {
 
 /// What one run gave.
 struct Run {
-    /// By the time before.
+    /// Ordered by the time before each grant.
     grants: Vec<Grant>,
     /// Between the first grant and the last attempt, in nanoseconds.
     lasted: u64,
-    /// The wall clock less the clock of the grants, where that did not change meanwhile.
+    /// The wall clock less the clock of the grants, unless the difference changed meanwhile.
     utc_offset: Option<u64>,
 }
 
@@ -212,7 +212,7 @@ fn bound(limit: &Limit) -> u64 {
     limit.bound().expect("a bound").units
 }
 
-/// Those that replenish continuously are also bounded in longer and shorter windows.
+/// Algorithms that replenish continuously are also bounded in longer and shorter windows.
 fn check_continuous(test: &str, algorithm: Algorithm, burst: u64) {
     run_until_used_up(
         test,
@@ -259,7 +259,7 @@ fn fixed_windows_of_utc_give_their_capacity_each() {
         |_| WINDOWS * CAPACITY,
         |run| {
             run.check_windows(WINDOW, bound(&calls(Algorithm::FixedWindow)));
-            // Where the wall clock was set meanwhile, no process knows which window a grant was in.
+            // If the wall clock was set meanwhile, no process knows which window a grant was in.
             let Some(offset) = run.utc_offset else { return };
             let margin = 1_000_000;
             let window = |instant: u64| instant.wrapping_add(offset) / WINDOW;

@@ -34,7 +34,7 @@ fn declare(limit: Limit) -> Declaration {
     scene::declaration().add_set(SetDeclaration::new("api").add_limit(limit))
 }
 
-/// `None` if admitted, or else after how long it may be.
+/// Returns `None` if admitted, or else the time until it may be.
 fn ask(set: &LimitSet) -> Option<Duration> {
     match set.request().try_acquire().expect("a decision") {
         Outcome::Admitted(_) => None,
@@ -161,7 +161,7 @@ fn processes_with_databases_that_differ_do_not_undo_one_another() {
             first(Some("2025b")),
             first(None),
             second(None),
-            // It says the same of what is to come, for nearly as long.
+            // This one says the same of what is to come, for nearly as long.
             second(Some("2026a")),
         ] {
             let opened = open(&path, daily(9).time_zone(older), way);
@@ -203,7 +203,7 @@ fn an_offset_and_a_zone_can_change_in_a_live_segment() {
             "{limit} / utc_offset: declared \"-08:00\", in the segment \"+00:00\""
         )]
     );
-    // What was counted stays counted until the later one of both days ends.
+    // What was counted stays counted until the later of the two days ends.
     assert_eq!(ask(&set), Some(24 * HOUR));
     assert_eq!(
         apply(daily(1).time_zone(pacific())),
@@ -333,7 +333,7 @@ fn a_checkpoint_is_restored_with_its_zone_and_what_its_day_has_used() {
     drop(segment);
     fs::remove_file(&path).expect("as a reboot does");
 
-    // By a process whose database knows less: the zone that the checkpoint has stays.
+    // Opened by a process whose database knows less: the zone that the checkpoint has stays.
     let restored = open(time_zone("PST8", Some("2024a")));
     assert_eq!(restored.snapshot().expect("a copy").cold_starts, 1);
     assert!(known(&restored).starts_with("2025b "), "{}", known(&restored));

@@ -174,7 +174,7 @@ fn who_waits_is_served_when_the_clock_has_been_moved_on_and_sleeps_until_then() 
     };
     let started = Instant::now();
     assert!(!is_admitted_within(10));
-    // An instant of the clock that lies in the past of the machine is no reason to look all the time.
+    // Even if the clock shows an instant in the machine's past, the wait does not look all the time.
     assert!(
         started.elapsed() >= Duration::from_millis(100),
         "it did not sleep"

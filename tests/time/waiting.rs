@@ -1,4 +1,4 @@
-//! Waits by a virtual clock: timeouts count by it, and who waits moves it.
+//! Waits by a virtual clock: timeouts are measured by it, and those that wait move it.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -22,7 +22,7 @@ fn one_place() -> SetDeclaration {
     SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1))
 }
 
-/// A segment at the new year whose clock is moved by those who wait.
+/// A segment at the new year whose clock is moved by those that wait.
 fn scene(set: SetDeclaration) -> Scene {
     let scene = Scene::new(set);
     let _ = scene.clock.clone().auto_advance(true);
@@ -33,7 +33,7 @@ fn passed(scene: &Scene) -> Duration {
     scene.clock.now() - NEW_YEAR
 }
 
-/// The segment, and of each wait how long it took by the clock and whether it was admitted.
+/// The segment, and for each wait how long it took by the clock and whether it was admitted.
 fn watched(scene: &Scene) -> (Segment, Receiver<(Duration, bool)>) {
     let (sender, waits) = channel();
     let segment = OpenOptions::new()
@@ -148,8 +148,8 @@ fn the_clock_stops_at_the_timeout_of_one_who_waits_behind() {
         eventually("all of them wait", || scene.snapshot().tickets.len() == 4);
         let _ = scene.clock.clone().auto_advance(true);
     });
-    // The clock waits for whose time has come, so each sees it where its own wait ends. It moves on as soon as that one
-    // has looked, so only the look itself can tell.
+    // The clock waits for those whose time has come, so each wait ends at its own time by the clock. The clock moves on
+    // as soon as the waiter has looked, so only the waiter itself can tell that time.
     let mut waits: Vec<_> = waits.try_iter().collect();
     waits.sort_unstable();
     let expected: Vec<_> = TIMEOUTS[1..]
