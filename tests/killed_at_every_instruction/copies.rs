@@ -1,5 +1,5 @@
-//! Killed at every instruction, by copies: the operation is stepped once, and every distinct state of the segment
-//! on its way is recovered in a copy, with the lock word as the kernel leaves it for a dead thread.
+//! Killed at every instruction, by copies: the operation is stepped once, and every distinct state that the segment
+//! goes through is recovered in a copy, with the lock word as the kernel leaves it for a dead thread.
 
 use crate::operations::drawing::BATCH;
 use crate::operations::{Operation, Recoverer};
@@ -27,7 +27,7 @@ pub fn note(tally: &mut Tally, what: impl FnOnce() -> String, judgement: &Judgem
     }
 }
 
-/// Without the journal one torn state of an operation is enough to see that the harness finds it.
+/// Without the journal, one torn state of an operation is enough to show that the harness finds it.
 pub fn proves_that_torn_is_found(tally: &Tally) -> bool {
     crate::is_without_journal() && tally.torn > 0
 }
@@ -47,7 +47,7 @@ pub fn kill_once(operation: Operation, sample: Sample) -> Tally {
     if let Err(what) = check_the_unkilled_run(&trace, operation, layout) {
         note(&mut tally, || operation.name.to_owned(), &Judgement::Torn(what));
     }
-    // Both are asked of a victim that is dead, as it is in each state.
+    // Both states are judged with the victim dead, as it is in each crash state.
     let standings = (operation.applies || operation.draws).then(|| {
         [trace.first.clone(), trace.last()].map(|mut image| {
             layout.bury(&mut image, stage.victim_slot);
@@ -99,7 +99,8 @@ fn loses_less_than_a_batch(
     })
 }
 
-/// Steps the process of a slot. Where others wait, also asks what a survivor makes of what it leaves for them.
+/// Steps the process with this slot. If others wait, also notes what a survivor makes of what the process leaves for
+/// them.
 fn record(tracee: &mut Tracee, stage: &Stage, slot: usize) -> Trace {
     let mut trace = Trace::record(tracee, stage);
     if stage.operation().has_company() || stage.operation().seed.is_some() {
@@ -108,7 +109,7 @@ fn record(tracee: &mut Tracee, stage: &Stage, slot: usize) -> Trace {
             stage.layout.bury(&mut image, slot);
             match stage.copyist.judge_copy(&image, |_| Ok(())) {
                 Judgement::Sound(recovered) => Some(recovered),
-                // It is found again, and reported, when the state is judged for itself.
+                // The failure is found again, and reported, when the state itself is judged.
                 _ => None,
             }
         });
@@ -126,8 +127,8 @@ fn record(tracee: &mut Tracee, stage: &Stage, slot: usize) -> Trace {
     trace
 }
 
-/// Depth two: from every `stride`-th distinct state of depth one, the survivor's next operation is stepped in its
-/// turn, and every distinct state on its way is recovered by a third process.
+/// Depth two: from every `stride`-th distinct state of depth one, the survivor's next operation is stepped, and every
+/// distinct state that it goes through is recovered by a third process.
 pub fn kill_twice(operation: Operation, recoverer: Recoverer, stride: usize, sample: Sample) -> Tally {
     let mut stage = Stage::new(operation, Some(recoverer));
     let mut second = stage.recoverer.take().expect("asked for");
@@ -139,7 +140,7 @@ pub fn kill_twice(operation: Operation, recoverer: Recoverer, stride: usize, sam
     for state in sample.of(count, trace.crash_states(layout).step_by(stride)) {
         let mut image = state.image;
         layout.bury(&mut image, stage.victim_slot);
-        // What a survivor sees that is not killed: checked at depth one, the beginning here.
+        // What a survivor sees that is not killed. Depth one has checked that; here it is the starting point.
         let judgement = stage.copyist.judge_copy(&image, |recovered| {
             trace.is_legal(state.commits, recovered, layout)
         });
@@ -156,7 +157,7 @@ pub fn kill_twice(operation: Operation, recoverer: Recoverer, stride: usize, sam
         again.visible[0] = recovered;
         tally.instructions += again.instructions;
         tally.stuck += again.stranded;
-        // The first state is the one it began with.
+        // The first state is the one in which the recoverer began.
         for state in again.crash_states(layout).skip(1) {
             let mut image = state.image;
             layout.bury(&mut image, RECOVERER_SLOT);
@@ -175,7 +176,7 @@ pub fn kill_twice(operation: Operation, recoverer: Recoverer, stride: usize, sam
     tally
 }
 
-/// What is asked of the operation itself before its crash states mean anything.
+/// What must be true of the operation itself before its crash states mean anything.
 fn check_the_unkilled_run(trace: &Trace, operation: Operation, layout: &Layout) -> Result<(), String> {
     let commits = trace.visible.len() - 1;
     let min = operation.transactions;
@@ -193,7 +194,7 @@ fn check_the_unkilled_run(trace: &Trace, operation: Operation, layout: &Layout) 
     let is_right = match operation.transactions {
         0 => changes == 0,
         _ if operation.changes_one_word => changes == 1,
-        // What is tried and undone is counted.
+        // What was tried and undone is counted.
         _ => changes > 0 || layout.has_counted(&trace.first, &trace.last()),
     };
     if is_right {

@@ -1,9 +1,9 @@
-//! Attaching, creating, detaching and removing, killed for real: at every system call, before and after it, and at every
+//! Attaching, creating, detaching and removing, killed for real: before and after every system call, and at every
 //! instruction between two of them that changes a file.
 //!
-//! What these operations leave behind lies in the file system and in the table of participants, so the survivor is
-//! asked for other things than elsewhere: that there is a whole segment or none, that the dead one's place can be
-//! taken again, and that nothing is left lying about.
+//! What these operations leave behind is in the file system and in the table of participants, so the survivor is asked
+//! for other things than elsewhere: that there is a whole segment or none, that the dead process's slot can be taken
+//! again, and that nothing is left lying about.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,16 +22,16 @@ use crate::state::survivor::Judgement;
 use crate::stepping::tracee::{Stop, Tracee, live_and_die, mark};
 use crate::words::{header, participant};
 
-/// Instructions after which a stretch that is known to change a file is taken to have been left.
+/// After this many instructions, a stretch that is known to change a file is taken to have ended.
 const LONGEST_STRETCH: u64 = 200_000;
 
 /// After this many instructions without another change, a stretch is taken to have made all its changes.
 const QUIET: u64 = 2_000;
 
-/// Within a stretch that changes a file, one in so many instructions is killed at, beside those that change it.
+/// In a stretch that changes a file, one in this many instructions is killed at, in addition to those that change it.
 const SPREAD: usize = 500;
 
-/// How often an operation is begun again, because it may take another way than before.
+/// How often an operation is begun again if it takes another path than before.
 const ATTEMPTS: usize = 20;
 
 /// An operation on a segment as a whole.
@@ -81,7 +81,7 @@ pub const FILE_OPERATIONS: &[FileOperation] = &[
     },
 ];
 
-/// Two processes can be attached: one too few if a dead one's place is lost.
+/// Two processes can be attached: one too few if a dead process's slot is lost.
 fn declaration() -> Declaration {
     crate::beside::room::declaration().participants(2).add_set(
         SetDeclaration::new(SET)
@@ -152,8 +152,8 @@ fn remove(path: &Path) {
     removed.expect("no process uses it");
 }
 
-/// A place in an operation: so many stops at system calls (each has one before and one after it), then so many
-/// instructions.
+/// A place in an operation: after this many stops at system calls (each has one before and one after it), and then this
+/// many instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Point {
     stops: u32,
@@ -200,8 +200,8 @@ impl Place {
         names
     }
 
-    /// Everything that an operation can change here: names and contents. What names a process is left out of the
-    /// names, so that two victims can be compared.
+    /// Everything here that an operation can change: names and contents. Names lack the part that names a process, so
+    /// that two victims can be compared.
     fn contents(&self) -> Vec<(bool, Vec<u8>)> {
         self.names()
             .into_iter()
@@ -214,9 +214,9 @@ impl Place {
             .collect()
     }
 
-    /// What tells crash states apart for the next process. Of a file under construction it reads no more than the
-    /// name; of the segment it reads whether it is retired, which words of the participants' table are not what they were,
-    /// and their phase.
+    /// How crash states differ for the next process. Of a file under construction it reads only the name; of the
+    /// segment it reads whether it is retired, which words of the participants' table are not what they were, and the
+    /// phase of the participants.
     fn outline(&self, before: &[(bool, Vec<u8>)]) -> Vec<(bool, usize, Vec<u64>)> {
         let of_segment = |bytes: &[u8]| {
             let old = before.iter().find(|(is_segment, _)| *is_segment);
@@ -254,11 +254,12 @@ impl Place {
         tracee
     }
 
-    /// The places to kill at: before and after every system call, and within the stretches between them that change
-    /// a file, behind each `every`-th change and at one in `between` of the instructions.
+    /// The places to kill at: before and after every system call and, within the stretches between them that change a
+    /// file, behind each `every`-th change and at one in `between` of the instructions.
     ///
-    /// What the operation finds depends on whether the kernel has already released everything that a process which
-    /// died just before had. So now and then it takes another way than usual, and that run may be the recorded one.
+    /// What the operation finds depends on whether the kernel has already released everything of a process that died
+    /// just before. So now and then the operation takes another path than usual, perhaps in the very run that is
+    /// recorded.
     fn points(
         &self,
         operation: FileOperation,
@@ -271,7 +272,7 @@ impl Place {
             .expect("the operation takes another way each time")
     }
 
-    /// One attempt at [`points`](Self::points); `None` if later runs do not take the way of the recorded one.
+    /// One attempt at [`points`](Self::points); `None` if later runs do not take the path of the recorded one.
     fn record(
         &self,
         operation: FileOperation,
@@ -292,7 +293,7 @@ impl Place {
             });
             let stop = tracee.run_to_system_call();
             let now = self.contents();
-            // An even number of stops leads to the program, an odd one into the kernel.
+            // After an even number of stops, the program runs; after an odd number, the kernel does.
             if now != before && stops % 2 == 0 {
                 stretches_with_changes.push(stops);
             }
@@ -311,7 +312,7 @@ impl Place {
             let mut tracee = self.started_until(operation, start, prepare)?;
             let mut instructions = 0;
             let mut changes = Vec::new();
-            // Names change in the kernel only, so here it is enough to watch the bytes.
+            // Names change only in the kernel, so here it is enough to watch the bytes.
             let mut files: Vec<(RawFile, Image)> = self
                 .names()
                 .iter()
@@ -325,7 +326,7 @@ impl Place {
                 && tracee.step() == Stop::Moved
             {
                 instructions += 1;
-                // All are brought up to date, so that no change is seen twice.
+                // All images are brought up to date, so that no change is seen twice.
                 let changed_words: usize = files
                     .iter_mut()
                     .map(|(file, image)| file.take_changes(image).len())
@@ -346,7 +347,7 @@ impl Place {
         Some(points)
     }
 
-    /// The operation, performed up to `point` after it was prepared; `None` if it never gets there.
+    /// The operation, prepared and then performed up to `point`; `None` if it never gets there.
     fn started_until(
         &self,
         operation: FileOperation,
@@ -360,14 +361,14 @@ impl Place {
         })
     }
 
-    /// Performs the operation up to `point`, and kills.
+    /// Performs the operation up to `point`, and kills it.
     fn kill_at(&self, operation: FileOperation, point: Point) {
         let mut tracee = self.start(operation);
         advance(&mut tracee, point);
         tracee.kill();
     }
 
-    /// What a process that comes afterwards finds.
+    /// What the next process finds.
     fn judge(&self) -> Judgement {
         self.look_and_use()
             .map_or_else(Judgement::Torn, |()| Judgement::Sound(Vec::new()))
@@ -389,7 +390,7 @@ impl Place {
             return Err("what the dead process held is not given back".to_owned());
         }
         drop(outcome);
-        // One process has one place.
+        // A process takes one slot.
         live_and_die(|| {
             let _second = Segment::open(&path).expect("the dead process's place");
             live_and_die(|| match Segment::open(&path) {
@@ -422,7 +423,7 @@ fn advance(tracee: &mut Tracee, point: Point) -> bool {
         && (0..point.instructions).all(|_| tracee.step() == Stop::Moved)
 }
 
-/// Depth one. Leaves out `every - 1` of as many changes.
+/// Depth one. Leaves out `every - 1` of `every` changes.
 pub fn kill_once(operation: FileOperation, every: usize, sample: Sample) -> Tally {
     let place = Place::new();
     let prepare = |place: &Place| place.prepare(operation);
@@ -451,7 +452,7 @@ pub fn kill_twice(operation: FileOperation, every: usize, sample: Sample) -> Tal
     };
     let mut tally = Tally::default();
     let mut seen = BTreeSet::new();
-    // Between two changes the next process finds what it finds behind the first of them.
+    // Between two changes, the next process finds what it would find right after the first of them.
     let mut first_deaths = place.points(operation, |place| place.prepare(operation), 1, None);
     first_deaths.retain(|first| {
         place.prepare(operation);

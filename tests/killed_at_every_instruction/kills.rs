@@ -1,5 +1,6 @@
 //! Killed at every instruction, for real: a fresh process each time, SIGKILL, and the kernel's own treatment of the
-//! lock it held. Those who wait in the queue are real as well, and awake: each of them must be served in the end.
+//! lock that the process held. The processes that wait in the queue are real as well, and awake: each of them must be
+//! served in the end.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +15,8 @@ use crate::state::survivor::Judgement;
 use crate::stepping::trace::Trace;
 use crate::stepping::tracee::{Stop, Tracee};
 
-/// Two undisturbed runs, at different times: what they disagree about depends on the time. One is enough where others wait,
-/// since what is found then is compared with nothing.
+/// Two undisturbed runs at different times: what they disagree about depends on the time. One is enough if others wait,
+/// because what is found then is not compared with anything.
 struct Reference {
     one: Trace,
     other: Option<Trace>,
@@ -32,8 +33,8 @@ impl Reference {
         Self { one, other }
     }
 
-    /// Whether what was found is the old state, or the state after one of the commits: words that do not depend on
-    /// the time must be those of the reference, and words that do must be the old ones or not, all alike.
+    /// Whether what was found is the old state, or the state after one of the commits: words that do not depend on the
+    /// time must be those of the reference, and words that do must be the old ones, or must not be, all alike.
     fn is_legal(&self, old: &[u64], recovered: &Image, layout: &Layout) -> Result<(), String> {
         let seen = layout.canonical(recovered);
         let old = layout.canonical(old);
@@ -57,8 +58,8 @@ impl Reference {
         }
     }
 
-    /// Where to kill: after about `spread` instructions at equal distances, and after those that changed the segment, evenly
-    /// thinned out to about `spread` where there are more.
+    /// Where to kill: after about `spread` instructions at equal distances, and after those that changed the segment,
+    /// or after about `spread` of these at equal distances if there are more.
     fn kill_points(&self, spread: usize) -> BTreeSet<KillPoint> {
         let last = self.one.instructions;
         let every = usize::try_from(last).expect("fits").div_ceil(spread).max(1);
@@ -73,15 +74,15 @@ impl Reference {
     }
 }
 
-/// The instruction after which a process is killed. Reading the time takes more instructions in one run than in another,
-/// so the place is found by what the run has changed.
+/// The instruction after which a process is killed. Reading the time takes more instructions in one run than in
+/// another, so the place is found by what the run has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct KillPoint {
-    /// How many changes of the segment come before.
+    /// How many changes of the segment come before it.
     changes: usize,
-    /// How many instructions come after the last of them.
+    /// How many instructions come between the last of these changes and it.
     instructions: u64,
-    /// How many instructions come before in the run that it was taken from.
+    /// How many instructions come before it in the run from which it was taken.
     from_the_beginning: u64,
 }
 
@@ -98,7 +99,7 @@ impl KillPoint {
         }
     }
 
-    /// Steps a process there, or to the end of its operation, and returns how many steps that took.
+    /// Steps a process to this point, or to the end of its operation, and returns how many steps that took.
     fn reach(self, victim: &mut Tracee, stage: &Stage, watched: &[usize]) -> u64 {
         let mut steps = 0;
         let mut step = || {
@@ -107,7 +108,7 @@ impl KillPoint {
             has_moved
         };
         if stage.operation().has_company() {
-            // Others change the segment too.
+            // Others change the segment, too.
             (0..self.from_the_beginning).all(|_| step());
             return steps;
         }
@@ -128,7 +129,7 @@ impl KillPoint {
     }
 }
 
-/// Depth one, with twice `spread` kills at most unless the operation is killed everywhere.
+/// Depth one, with at most twice `spread` kills unless the operation is killed everywhere.
 pub fn kill_for_real(operation: Operation, spread: usize, sample: Sample) -> Tally {
     let stage = Stage::new(operation, None);
     let reference = Reference::record(&stage);
@@ -148,7 +149,7 @@ pub fn kill_for_real(operation: Operation, spread: usize, sample: Sample) -> Tal
         let killed_at = monotonic_nanos();
         scene.victim.kill();
         let judgement = if operation.seed.is_some() {
-            // What it has asked for may be served meanwhile.
+            // What the victim has asked for may be served in the meantime.
             stage.witness.judge(|_| Ok(()))
         } else if !operation.has_company() {
             stage
@@ -159,7 +160,7 @@ pub fn kill_for_real(operation: Operation, spread: usize, sample: Sample) -> Tal
             if operation.waits_for_a_rate {
                 stage.witness.reset_what_is_used_up();
             }
-            // Those who wait have been active meanwhile, so what is found differs each time.
+            // The waiters have been active in the meantime, so what is found differs each time.
             match scene.line.is_served(killed_at) {
                 HandedOver::NotTo(left_out) => Judgement::Stuck(format!("{left_out} are waiting in vain")),
                 HandedOver::ToAll(delay) => {

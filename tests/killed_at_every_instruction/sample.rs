@@ -1,20 +1,20 @@
-//! What a short run tries of all that an ordinary one does: one in so many of each operation, evenly spread.
+//! What a short run tries of what an ordinary one does: for each operation one in a given number, evenly spread.
 
 use std::iter::{Skip, StepBy};
 
 use crate::report::Way;
 
-/// One in so many, and which.
+/// One in how many, and which one.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     one_in: usize,
     phase: usize,
-    /// By how much the operation that is tried is ahead of others.
+    /// How far the operation that is tried is ahead of others.
     ahead: usize,
 }
 
 impl Sample {
-    /// As `SHMLIMIT_ONE_IN` and `SHMLIMIT_PHASE` say; without them, everything.
+    /// As `SHMLIMIT_ONE_IN` and `SHMLIMIT_PHASE` say. Without them, the sample is everything.
     pub fn from_environment() -> Self {
         let number = |name: &str| {
             std::env::var(name)
@@ -36,7 +36,7 @@ impl Sample {
         self.one_in as u64
     }
 
-    /// At another phase for each operation, and at the same one whatever else is run.
+    /// Another phase for each operation, which is always the same whatever else is run.
     pub fn for_operation(self, name: &str) -> Self {
         Self {
             ahead: name.bytes().map(usize::from).sum(),
@@ -44,24 +44,25 @@ impl Sample {
         }
     }
 
-    /// Its number among samples of one in `turns`.
+    /// The number of this sample among samples of one in `turns`.
     pub fn turn(self, turns: usize) -> usize {
         (self.phase % turns + self.ahead) % turns
     }
 
-    /// The value of `SHMLIMIT_PHASE` with which the same can be tried again.
+    /// The value of `SHMLIMIT_PHASE` with which the same sample can be tried again.
     pub fn phase(self) -> usize {
         self.phase
     }
 
-    /// Whether an operation is tried in one of these ways, of which a short run tries one, by turns; in others it always is.
+    /// Whether an operation is tried in this way. A short run tries one of the ways in `by_turns`, in turn, and always
+    /// all others.
     pub fn tries(self, name: &str, way: Way, by_turns: &[Way]) -> bool {
         let Self { phase, ahead, .. } = self.for_operation(name);
         let turn = (phase % self.one_in + ahead) % by_turns.len();
         self.is_everything() || by_turns[turn] == way || !by_turns.contains(&way)
     }
 
-    /// Of `count` things, one in so many, and at least one.
+    /// One in the given number of `count` things, and at least one.
     pub fn of<I: IntoIterator>(self, count: usize, all: I) -> StepBy<Skip<I::IntoIter>> {
         let first = (self.phase % self.one_in + self.ahead) % self.one_in.min(count.max(1));
         all.into_iter().skip(first).step_by(self.one_in)

@@ -1,5 +1,5 @@
-//! The processes beside the victim: those who wait in the queue with it, and one that serves them. They run as they
-//! like, or are stopped while the victim is stepped.
+//! The processes beside the victim: those that wait in the queue with it, and one that serves them. They run freely, or
+//! are stopped while the victim is stepped.
 #![allow(unsafe_code, reason = "forks")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,17 +23,17 @@ use crate::stepping::tracee::state_of;
 /// How long a waiter waits for its turn, and every process for a waiter. It says nothing about speed.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// After this long in the queue the victim has slept, even if no process saw it.
+/// After this long in the queue, the victim has slept, even if no process saw it.
 const LONGER_THAN_A_SLEEP: Duration = Duration::from_millis(300);
 
-/// The most that wait in the queue beside a victim.
+/// The most processes that wait in the queue beside a victim.
 pub const MAX_WAITERS: usize = 6;
 
-/// Words that they share with the harness: when each of them was served, and whether the victim has come to its end.
+/// Words that the waiters share with the harness: when each of them was served, and whether the victim has finished.
 const IS_OVER: usize = MAX_WAITERS;
 pub const SHARED_WORDS: usize = MAX_WAITERS + 1;
 
-/// A forked child that is not traced. Dropped, it is killed.
+/// A forked child that is not traced. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct Bystander {
     pid: Pid,
@@ -72,7 +72,7 @@ impl Bystander {
         kill(self.pid, Signal::SIGCONT).expect("a child of this process");
     }
 
-    /// Whether it ends by itself before the deadline, having got what it waited for.
+    /// Whether the child ends on its own before the deadline, after it got what it waited for.
     fn succeeds(&mut self, deadline: Instant) -> bool {
         loop {
             match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)).expect("a child of this process") {
@@ -90,14 +90,14 @@ impl Bystander {
 impl Drop for Bystander {
     fn drop(&mut self) {
         if !self.has_ended {
-            // Neither can fail for a child that was not waited for.
+            // Neither of these can fail for a child that was not waited for.
             let _ = kill(self.pid, Signal::SIGKILL);
             let _ = waitpid(self.pid, None);
         }
     }
 }
 
-/// Those who wait in the queue, in the order in which they came.
+/// The processes that wait in the queue, in the order in which they came.
 pub struct Line<'a> {
     waiters: Vec<Bystander>,
     server: Option<Bystander>,
@@ -105,12 +105,13 @@ pub struct Line<'a> {
     admitted_at: &'a RawFile,
 }
 
-/// What became of those who waited, after a death.
+/// What became of the waiters after a death.
 #[derive(Clone, Copy, Debug)]
 pub enum HandedOver {
-    /// To all of them, one after the other. To the first one so long after the death, unless that was before.
+    /// All of them were served, one after the other. The first was served this long after the death, unless that was
+    /// earlier.
     ToAll(Option<Duration>),
-    /// So many were not served in time.
+    /// This many were not served in time.
     NotTo(usize),
 }
 
@@ -127,11 +128,11 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Another process takes a ticket for one of everything, and gives back what it got.
+    /// Has another process take a ticket for one of everything, and give back what it gets.
     pub fn join(&mut self, path: &Path, subject: impl FnOnce(&LimitSet) -> Subject) {
         let admitted_at = &self.admitted_at.words()[self.waiters.len()];
         self.waiters.push(Bystander::start(|| {
-            // The victim may be stepped through what it does with the lock.
+            // The victim may be stepped through everything it does under the lock.
             let options = clock::options().0.lock_timeout(TIMEOUT);
             let segment = options.open(path).expect("the segment");
             let set = segment.set(SET).expect("declared");
@@ -152,7 +153,7 @@ impl<'a> Line<'a> {
         self.waiters[which].iter().for_each(Bystander::go_on);
     }
 
-    /// The victim has been served, perhaps by others: the server need not wait for it any longer.
+    /// Notes that the victim has been served, perhaps by others: the server need not wait for it any longer.
     pub fn is_over(&self) {
         self.admitted_at.words()[IS_OVER].store(1, Ordering::Release);
     }
@@ -161,14 +162,14 @@ impl<'a> Line<'a> {
         self.go_on(0..self.waiters.len());
     }
 
-    /// The first so many die, wherever they are.
+    /// Lets the first `count` of them die, wherever they are.
     pub fn lose(&mut self, count: usize) {
         drop(self.waiters.drain(..count));
     }
 
     /// Starts a process that takes all places and gives them back as soon as `tickets` are in the queue, the victim's
-    /// last, and the victim sleeps or is dead: one place to each of the others, and the rest to the victim. It does
-    /// nothing more then.
+    /// last, and the victim sleeps or is dead: one place to each of the others, and the rest to the victim. After that,
+    /// it does nothing.
     pub fn start_server(&mut self, path: &Path, victim: Pid, tickets: usize) {
         self.server = Some(Bystander::start(|| {
             let segment = clock::options().0.open(path).expect("the segment");
@@ -187,7 +188,7 @@ impl<'a> Line<'a> {
             while !is_gone(victim) && is_over.load(Ordering::Acquire) == 0 {
                 if count() == tickets {
                     let since = in_line_since.get_or_insert_with(Instant::now);
-                    // It sleeps for a moment at a time, which is easily missed.
+                    // The victim sleeps only for a moment at a time, which is easily missed.
                     if is_asleep(victim) || since.elapsed() > LONGER_THAN_A_SLEEP {
                         break;
                     }
@@ -198,7 +199,7 @@ impl<'a> Line<'a> {
                 permit.release().expect("works");
             }
             drop(permits);
-            // It ends attached.
+            // The process ends while it is still attached.
             std::mem::forget((set, segment));
         }));
     }
@@ -240,7 +241,7 @@ pub fn pause_for_a_moment() {
     std::thread::sleep(Duration::from_micros(50));
 }
 
-/// The time by a clock that all processes share.
+/// The time of a clock that all processes share.
 pub fn monotonic_nanos() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("a clock");
     u64::try_from(Duration::from(now).as_nanos()).expect("not for centuries")

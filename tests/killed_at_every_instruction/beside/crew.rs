@@ -1,5 +1,5 @@
 //! Live processes beside a stopped victim: each of their threads has something to give back, and does so while the
-//! victim is stopped, wherever it stands.
+//! victim is stopped, wherever that is.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -18,22 +18,22 @@ use crate::beside::room::{PLACES, UNITS};
 use crate::operations::subject::Subject;
 use crate::operations::{Operation, SET, everything};
 
-/// How long calls with a result wait for the lock. Short, so that they meet a stuck lock.
+/// How long calls with a result wait for the lock: so short that they find it stuck.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The lock timeout where calls have no result: they must not wait for it.
+/// The lock timeout of calls without a result: they must not wait for it.
 const NOT_WAITED_FOR: Duration = Duration::from_secs(20);
 
-/// How long calls without a result are given: a hundred times what they may take, which is 10 ms.
+/// How long calls without a result may take: a hundred times the 10 ms that they should.
 const BOUND: Duration = Duration::from_secs(1);
 
-/// How long calls with a result are given: a hundred times the lock timeout.
+/// How long calls with a result may take: a hundred times the lock timeout.
 pub const BOUND_WITH_RESULT: Duration = Duration::from_secs(2);
 
-/// What each of them takes of a rate.
+/// How much each of them takes of a rate.
 const COST: u64 = 4;
 
-/// Bits that say what a member complains of.
+/// Bits that say what a member complains about.
 const SLOW: u64 = 1;
 const FAILED: u64 = 2;
 
@@ -47,7 +47,7 @@ const fn member(name: &'static str, run: fn(&Post<'_>)) -> Member {
     Member { name, run }
 }
 
-/// The first process makes calls that have a result, the second those that have none.
+/// The first process makes calls that have a result, the second makes those that have none.
 const WITH_RESULT: &[Member] = &[
     member("settle", settle),
     member("ask", ask),
@@ -66,7 +66,7 @@ const WITHOUT_RESULT: &[Member] = &[
 /// The number of threads.
 pub const MEMBERS: usize = WITH_RESULT.len() + WITHOUT_RESULT.len();
 
-/// The crew of one scene. Dropped, its processes are killed.
+/// The crew of one scene. Its processes are killed when this is dropped.
 pub struct Crew<'a> {
     gate: &'a Gate,
     alive: Vec<Bystander>,
@@ -101,7 +101,7 @@ impl<'a> Crew<'a> {
         (is_ready && crew.all_arrive_within(BOUND_WITH_RESULT * 5)).then_some(crew)
     }
 
-    /// Has them take the next step, and does not wait for them.
+    /// Has the members take the next step, and does not wait for them.
     pub fn announce(&self, step: Step) {
         self.gate.announce(step);
     }
@@ -110,7 +110,7 @@ impl<'a> Crew<'a> {
         self.gate.all_arrive(MEMBERS, Instant::now() + time)
     }
 
-    /// One of them dies with what it holds.
+    /// Lets one of them die with what it holds.
     pub fn lose_one(&mut self) {
         self.condemned = None;
     }
@@ -119,7 +119,7 @@ impl<'a> Crew<'a> {
         self.alive.iter().map(Bystander::id)
     }
 
-    /// What the members have to complain of.
+    /// What the members have to complain about.
     pub fn complaints(&self) -> Vec<String> {
         let members = WITH_RESULT.iter().chain(WITHOUT_RESULT).enumerate();
         members
@@ -170,7 +170,7 @@ struct Post<'a> {
     gate: &'a Gate,
     operation: Operation,
     set: &'a LimitSet,
-    /// Where it stands still.
+    /// The clock, if it stands still.
     clock: Option<&'a VirtualClock>,
     number: usize,
 }
@@ -185,7 +185,7 @@ impl<'a> Post<'a> {
         take_something(self.set, self.number)
     }
 
-    /// Says that all is prepared, and waits for the victim to be stopped.
+    /// Says that everything is prepared, and waits for the victim to be stopped.
     fn stand_by(&self) {
         self.stand_by_until_join();
         self.gate.arrive_and_wait_for(Step::Act);
@@ -196,7 +196,7 @@ impl<'a> Post<'a> {
         self.gate.arrive_and_wait_for(Step::Join);
     }
 
-    /// Has nothing more to do.
+    /// The member has nothing more to do.
     fn is_done(&self) {
         self.gate.arrive_and_wait_for(Step::Repeat);
         self.has_repeated();
@@ -222,12 +222,12 @@ impl<'a> Post<'a> {
         answer
     }
 
-    /// A call without a result, which has come to its end soon whatever the lock does.
+    /// Makes a call without a result, which must return soon whatever the lock does.
     fn without_result(&self, call: impl FnOnce()) {
         self.timed(BOUND, call);
     }
 
-    /// As [`without_result`](Self::without_result), of calls that say what had been taken back before.
+    /// As [`without_result`](Self::without_result), for calls that report what had been taken back before.
     fn never_stuck(&self, call: impl FnOnce() -> Result<(), Error>) {
         match self.timed(BOUND, call) {
             Ok(()) => {}
@@ -236,8 +236,8 @@ impl<'a> Post<'a> {
         }
     }
 
-    /// A call with a result, which may find the lock stuck: then it is repeated, with the same value, when the victim
-    /// goes on.
+    /// Makes a call with a result, which may find the lock stuck. If so, it is repeated with the same value when the
+    /// victim goes on.
     fn with_result(&self, mut call: impl FnMut() -> Result<(), Error>) {
         let is_stuck = self.is_stuck(&mut call);
         self.gate.arrive_and_wait_for(Step::Repeat);
@@ -263,14 +263,15 @@ impl<'a> Post<'a> {
         }
     }
 
-    /// Whether the waiters come before a call decides whether it is admitted, so what it is charged is counted apart.
+    /// Whether the waiters are ahead of a call decides whether it is admitted, so what it is charged is counted
+    /// separately.
     fn note_admission(&self, outcome: Outcome<'_>) {
         if outcome.is_admitted() {
             self.gate.note_admitted();
         }
     }
 
-    /// A future that waits in the victim's line, where there is one.
+    /// A future that waits in the victim's queue, if there is one.
     fn future(&self, timeout: Duration) -> Option<Pin<Box<AcquireFuture<'a>>>> {
         if self.operation.waiters == 0 || self.operation.is_served {
             return None;
@@ -299,7 +300,7 @@ fn settle(post: &Post<'_>) {
     post.has_repeated();
 }
 
-/// Comes with nothing, and gives back what it gets.
+/// Holds nothing, and gives back what it gets.
 fn ask(post: &Post<'_>) {
     let request = everything(post.set, 1);
     let subject = Subject::of_another(post.set, post.number);
@@ -312,8 +313,8 @@ fn ask(post: &Post<'_>) {
     post.has_repeated();
 }
 
-/// A wait whose time is up when the victim is stopped. It ends with an error where the lock is stuck, and the ticket
-/// is given up.
+/// Waits, with the time up when the victim is stopped. If the lock is stuck, the wait ends with an error, and the
+/// ticket is given up.
 fn let_a_wait_end(post: &Post<'_>) {
     post.stand_by_until_join();
     let mut future = post.future(Duration::from_nanos(1));
@@ -367,7 +368,7 @@ fn drop_a_permit(post: &Post<'_>) {
     post.is_done();
 }
 
-/// Renews, and gives back when the victim goes on. That takes the lock only where the lease has run out meanwhile.
+/// Renews, and gives back when the victim goes on. Renewing takes the lock only if the lease has run out.
 fn renew(post: &Post<'_>) {
     let permit = post.admitted();
     post.stand_by();
@@ -404,7 +405,7 @@ fn attach_and_detach(post: &Post<'_>) {
     post.is_done();
 }
 
-/// Takes what the others have left of the room, so that the victim finds what it finds alone.
+/// Takes what the others have left of the room, so that the victim finds what it would find alone.
 fn fill_up(post: &Post<'_>) {
     post.gate.arrive_and_wait_for(Step::Prepare);
     let mut rest = None;

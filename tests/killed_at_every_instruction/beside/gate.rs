@@ -1,5 +1,5 @@
 //! Steps that several processes take together: one announces a step, the others wait for it and say when they have
-//! taken it. Nothing of it goes through the library.
+//! taken it. None of this uses the library.
 #![allow(unsafe_code, reason = "waits on futexes of its own")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,7 @@ impl Gate {
         Self { words }
     }
 
-    /// Back to the beginning, when no process is there.
+    /// Goes back to the beginning. No process may be waiting.
     pub fn reset(&self) {
         for word in self.words.iter() {
             word.store(0, Ordering::SeqCst);
@@ -58,7 +58,7 @@ impl Gate {
         wake(&self.words[STEP]);
     }
 
-    /// Says that the step before has been taken, and waits for `step`.
+    /// Says that the previous step has been taken, and waits for `step`.
     pub fn arrive_and_wait_for(&self, step: Step) {
         self.arrive();
         self.wait_for(step);
@@ -79,7 +79,7 @@ impl Gate {
         }
     }
 
-    /// Whether so many have taken the step before the deadline.
+    /// Whether this many have taken the step before the deadline.
     pub fn all_arrive(&self, count: usize, deadline: Instant) -> bool {
         loop {
             let now = self.words[ARRIVED].load(Ordering::SeqCst);
@@ -94,7 +94,7 @@ impl Gate {
         }
     }
 
-    /// A call that had found the lock stuck was repeated and had its result.
+    /// Notes that a call that had found the lock stuck was repeated and had its result.
     pub fn note_repeated(&self) {
         self.words[REPEATED].fetch_add(1, Ordering::SeqCst);
     }
@@ -103,7 +103,8 @@ impl Gate {
         self.words[REPEATED].load(Ordering::SeqCst)
     }
 
-    /// A call that is admitted or refused depending on what comes first was admitted, for one unit of each rate.
+    /// Notes that a call was admitted for one unit of each rate, although another order of events might have refused
+    /// it.
     pub fn note_admitted(&self) {
         self.words[ADMITTED].fetch_add(1, Ordering::SeqCst);
     }
@@ -112,21 +113,21 @@ impl Gate {
         self.words[ADMITTED].load(Ordering::SeqCst)
     }
 
-    /// What a member has to complain of, as bits of its own choice.
+    /// What a member has to complain about, as bits of its own choice.
     pub fn complaints(&self, member: usize) -> &AtomicU64 {
         &self.words[FIRST_FREE + OWN_WORDS * member]
     }
 }
 
-/// Sleeps while the low half of a word is unchanged, for at most so long.
+/// Sleeps while the low half of a word is unchanged, for at most `max`.
 fn sleep_while(word: &AtomicU64, value: u64, max: Duration) {
     let timeout = libc::timespec {
         tv_sec: i64::try_from(max.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: libc::c_long::from(max.subsec_nanos().cast_signed()),
     };
     let low = value as u32;
-    // SAFETY: the word is mapped and aligned, its low half comes first on the platforms there are, the timeout
-    // outlives the call, and the kernel only reads both.
+    // SAFETY: the word is mapped and aligned, its low half comes first on all supported platforms, the timeout outlives
+    // the call, and the kernel only reads both.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -139,6 +140,6 @@ fn sleep_while(word: &AtomicU64, value: u64, max: Duration) {
 }
 
 fn wake(word: &AtomicU64) {
-    // SAFETY: as in `sleep_while`; nothing is read or written.
+    // SAFETY: as in `sleep_while`, but nothing is read or written.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }

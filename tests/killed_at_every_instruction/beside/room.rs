@@ -1,5 +1,5 @@
-//! Declarations, with and without room for the crew: as much more of everything as it holds, so that the victim finds what
-//! it would find alone.
+//! Declarations, with and without room for the crew: with as much more of everything as the crew holds, the victim
+//! finds what it would find alone.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use shmlimit::declare::LockKind;
 use shmlimit::{Declaration, SetDeclaration};
 use toml::{Table, Value};
 
-/// Places that the crew takes of each concurrency limit, and units of each rate, of a set without keys, or of all keys.
+/// Places that the crew takes of each concurrency limit, and units of each rate, in a set without keys or of all keys.
 pub const PLACES: u64 = 5;
 pub const UNITS: u64 = 60;
 
-/// Holds and tickets that it has at once.
+/// Holds and tickets that the crew has at once.
 const HOLDS: u64 = 8;
 const TICKETS: u64 = 4;
 
-/// A declaration of no sets yet, of a segment with the locks that this run is about.
+/// A declaration without sets yet, with the kind of lock that this run is about.
 pub fn declaration() -> Declaration {
     let lock = match std::env::var("SHMLIMIT_TEST_LOCK") {
         Ok(word) => word.parse().expect("a kind of lock"),
@@ -24,7 +24,7 @@ pub fn declaration() -> Declaration {
     Declaration::new().lock(lock)
 }
 
-/// Of one set, and of a fleet where hosts share a limit of it.
+/// A declaration of one set, and of a fleet if hosts share one of its limits.
 pub fn declaring(set: SetDeclaration) -> Declaration {
     let is_shared = set.limits().iter().any(|limit| limit.options().fleet().is_some());
     let declaration = declaration();
@@ -36,16 +36,16 @@ pub fn declaring(set: SetDeclaration) -> Declaration {
     declaration.add_set(keeping_grants(set))
 }
 
-/// For how long grants are kept: less than a segment's time may be ahead of a process's.
+/// How long grants are kept: less than a segment's time may be ahead of a process's.
 pub const KEPT: Duration = Duration::from_secs(1800);
 
-/// The same set, in which no grant lapses by itself: those who wait beside a victim are stopped while it is stepped, which
-/// may take longer than grants are kept.
+/// The same set with grants that do not lapse on their own: processes that wait beside a victim are stopped while it is
+/// stepped, which may take longer than grants are otherwise kept.
 pub fn keeping_grants(set: SetDeclaration) -> SetDeclaration {
     set.collect_within(KEPT)
 }
 
-/// The same set with room for the crew. Of what each key has for itself there is no more: the crew has other keys.
+/// The same set with room for the crew. What each key has for itself stays the same: the crew has other keys.
 pub fn with_room(set: SetDeclaration) -> SetDeclaration {
     let text = Declaration::new().add_set(set).to_toml().expect("valid");
     let mut declaration: Table = text.parse().expect("the library's own text");
@@ -72,7 +72,7 @@ fn tables<'a>(table: &'a mut Table, name: &str) -> impl Iterator<Item = &'a mut 
     values.into_iter().flatten().filter_map(Value::as_table_mut)
 }
 
-/// Adds to what is a number; `"unlimited"` is none.
+/// Adds to a value that is a number; `"unlimited"` is not one.
 fn add(table: &mut Table, name: &str, more: u64) {
     if let Some(Value::Integer(number)) = table.get_mut(name) {
         *number += more.cast_signed();
