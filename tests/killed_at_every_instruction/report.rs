@@ -1,4 +1,4 @@
-//! What the workers found, as a table.
+//! What the workers found, in tables.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -20,10 +20,10 @@ pub struct Tally {
     pub delays: Delays,
 }
 
-/// How long after a real kill the first of those who waited had what it waited for.
+/// How long after a real kill it took the first waiter to get what it waited for.
 #[derive(Clone, Copy)]
 pub struct Delays {
-    /// Delays of the same number of sixteenths of a doubling above a microsecond are counted together.
+    /// Delays are counted together if they are the same number of sixteenths of a doubling above a microsecond.
     counts: [u64; Self::COUNTS],
     pub worst_nanos: u64,
 }
@@ -107,16 +107,16 @@ impl AddAssign for Tally {
     }
 }
 
-/// The three ways in which an operation is killed, and that in which it is not.
+/// The three ways in which an operation is killed, and the one in which it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Stepped once; every distinct state recovered in a copy.
+    /// Stepped once, and every distinct state recovered in a copy.
     Copies,
-    /// Really killed.
+    /// Killed for real.
     Killed,
     /// The recoverer killed as well.
     Twice,
-    /// Stopped, and then let go on.
+    /// Stopped, and then allowed to go on.
     Stopped,
 }
 
@@ -139,7 +139,7 @@ impl Row {
         }
     }
 
-    /// Of all kills.
+    /// The sum of all kills.
     pub fn total(&self) -> Tally {
         let mut total = self.copies;
         total += self.killed;

@@ -6,7 +6,7 @@ use shmlimit::{Algorithm, Keyed, Limit, LimitSet, Permit, SetDeclaration};
 use crate::operations::subject::{KEY, Subject};
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
 
-/// A limit for each way to go on counting under another definition.
+/// A limit for each way in which counting can go on under another definition.
 pub fn before(set: SetDeclaration) -> SetDeclaration {
     set.add_limit(Limit::calls("requests", 100, YEAR))
         .add_limit(Limit::rate("tokens", 10_000, YEAR).algorithm(Algorithm::TokenBucket))
@@ -18,7 +18,7 @@ pub fn before(set: SetDeclaration) -> SetDeclaration {
         .add_limit(Limit::concurrency("in_flight", 3))
 }
 
-/// Some more, some less, over another time.
+/// Some capacities are higher, some are lower, and some are for another time.
 fn after(set: SetDeclaration) -> SetDeclaration {
     set.add_limit(Limit::calls("requests", 1_000, YEAR))
         .add_limit(Limit::rate("tokens", 5_000, YEAR * 2).algorithm(Algorithm::TokenBucket))
@@ -79,7 +79,7 @@ fn budgets() -> SetDeclaration {
         .add_limit(Limit::budget("budget", 10_000, YEAR))
 }
 
-/// One key that has a row and two that get one.
+/// One key has a row, and two get one.
 fn check_many(victim: &Victim) {
     let set = victim.set();
     drop(admitted(&set, &everything(&set, 1)));
@@ -102,7 +102,7 @@ fn debit(victim: &Victim) {
     victim.expects(answer);
 }
 
-/// A limit of which less can be had than the most that it may ever come to.
+/// A limit of which less can be had than the most that it may ever adapt to.
 pub const ADAPTING: &str = "adapting";
 
 fn adaptive(set: SetDeclaration, algorithm: Adaptive) -> SetDeclaration {
@@ -143,18 +143,18 @@ fn release_after_success(victim: &Victim) {
 pub const CHANGING_OPERATIONS: &[Operation] = &[
     Operation {
         applies: true,
-        // Each limit whose rule has changed, then the generation.
+        // Each limit whose rule has changed, and then the generation.
         ..operation("apply, 4 limits", unkeyed_before, 5, apply)
     },
     Operation {
         applies: true,
         is_keyed: true,
-        // Of each key.
+        // The limits of each key, and then the generation.
         ..operation("apply, 4 limits of 3 keys", keyed_before, 13, apply_to_keys)
     },
     Operation {
         is_keyed: true,
-        // The decision on the first; row and decision of the others.
+        // The decision for the first key, and a row and a decision for each of the others.
         ..operation("check_many, 3 keys", budgets, 5, check_many)
     },
     Operation {

@@ -1,4 +1,5 @@
-//! Operations to kill, of sets with credit: batches are drawn, spent from and drawn anew, and permits from them settled.
+//! Operations to kill, on sets with credit: batches are drawn, spent from and drawn anew, and permits from them are
+//! settled.
 
 use shmlimit::declare::Credit;
 use shmlimit::{Keyed, Limit, LimitSet, SetDeclaration};
@@ -6,7 +7,7 @@ use shmlimit::{Keyed, Limit, LimitSet, SetDeclaration};
 use crate::operations::subject::Subject;
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
 
-/// Units of a batch. What costs as much is charged to the limit itself.
+/// Units of a batch. A request that costs as much is charged to the limit itself.
 pub const BATCH: u64 = 8;
 
 fn one_limit() -> SetDeclaration {
@@ -14,7 +15,8 @@ fn one_limit() -> SetDeclaration {
     SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit)
 }
 
-/// A batch is as large as the declared ones at first, and smaller then: what costs as much is charged to the limit itself.
+/// A batch is as large as a declared one at first, and smaller later: a request that costs as much is charged to the
+/// limit itself.
 fn one_automatic_limit() -> SetDeclaration {
     automatic_limit(16 * BATCH)
 }
@@ -32,7 +34,7 @@ fn one_limit_by_key() -> SetDeclaration {
     one_limit().keyed(Keyed::new(20))
 }
 
-/// Takes units of the first batch of the process, which has the background worker started that is notified of batches.
+/// Takes units of the process's first batch, which starts the background worker that is notified of batches.
 fn take(set: &LimitSet, cost: u64) {
     std::mem::forget(admitted(set, &everything(set, cost)));
 }
@@ -48,7 +50,7 @@ fn ask(victim: &Victim, set: &LimitSet, cost: u64) {
     std::mem::forget(outcome);
 }
 
-/// The batch before is used up, and its hold records the next.
+/// The previous batch is used up, and its hold records the next one.
 fn draw(victim: &Victim) {
     let set = victim.set();
     take(&set, BATCH - 1);
@@ -56,7 +58,7 @@ fn draw(victim: &Victim) {
     ask(victim, &set, 3);
 }
 
-/// What is left of the batch before is taken back first.
+/// What is left of the previous batch is taken back first.
 fn draw_anew(victim: &Victim) {
     let set = victim.set();
     take(&set, BATCH - 2);
@@ -93,7 +95,7 @@ fn change_with_units_left(victim: &Victim) {
     victim.apply(another_automatic_limit());
 }
 
-/// A permit of a batch of which `more` is taken before it is settled.
+/// Settles a permit from a batch, of which `more` is taken first.
 fn settle_after(victim: &Victim, more: &[u64]) {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 6));
@@ -116,7 +118,7 @@ fn settle_after_its_batch(victim: &Victim) {
     settle_after(victim, &[2, 3]);
 }
 
-/// By a process that draws.
+/// An operation of a process that draws.
 const fn drawing(operation: Operation) -> Operation {
     Operation {
         draws: true,
@@ -126,7 +128,7 @@ const fn drawing(operation: Operation) -> Operation {
 
 pub const DRAWING_OPERATIONS: &[Operation] = &[
     drawing(operation("batch, draw", one_limit, 1, draw)),
-    // What is taken back, then the draw.
+    // First what is taken back, then the draw.
     drawing(operation("batch, draw anew", one_limit, 2, draw_anew)),
     drawing(operation("batch, spend", one_limit, 0, spend)),
     drawing(operation("automatic batch, draw", one_automatic_limit, 1, draw)),
@@ -139,7 +141,7 @@ pub const DRAWING_OPERATIONS: &[Operation] = &[
     drawing(operation("automatic batch, spend", one_automatic_limit, 0, spend)),
     Operation {
         applies: true,
-        // What is counted is not journalled: the limit, then the generation.
+        // The limit, and then the generation: what is counted is not journalled.
         ..drawing(operation(
             "automatic batch, change",
             one_automatic_limit,
@@ -149,7 +151,7 @@ pub const DRAWING_OPERATIONS: &[Operation] = &[
     },
     Operation {
         applies: true,
-        // What is left goes back first.
+        // Before these, what is left goes back.
         ..drawing(operation(
             "automatic batch, change with units left",
             one_automatic_limit,
@@ -171,7 +173,7 @@ pub const DRAWING_OPERATIONS: &[Operation] = &[
     )),
     Operation {
         is_keyed: true,
-        // The row, then the draw.
+        // First the row, then the draw.
         ..drawing(operation("batch, draw by key", one_limit_by_key, 2, draw_by_key))
     },
 ];

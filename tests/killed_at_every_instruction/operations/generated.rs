@@ -1,5 +1,5 @@
-//! Operations to kill that nobody has thought of: both they and the declarations are generated, as are some operations that
-//! come before. They are those of `tests/generated`, by seeds that are always the same.
+//! Operations to kill that nobody has thought of: the operations, their declarations, and some operations that come
+//! before them are all generated. They are those of `tests/generated`, by seeds that are always the same.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ mod declarations;
 #[path = "../../generated/operations.rs"]
 mod operations;
 
-/// How many are tried, and how many where nothing is left out.
+/// How many are tried, and how many if nothing is left out.
 const SEEDS: u64 = 40;
 const ALL_SEEDS: u64 = 400;
 
-/// What comes before the operation that is killed.
+/// The most operations that come before the one that is killed.
 const MAX_BEFORE: usize = 14;
 
 struct Generated {
@@ -69,8 +69,8 @@ impl Generated {
     }
 }
 
-/// Batches are spent without transactions, a capacity that is found moves by itself, and networks are no keys: operations of
-/// the list beside this one are of them.
+/// Batches are spent without transactions, a capacity that is found changes by itself, and networks are not keys: the
+/// listed operations take care of these.
 fn is_tried(declaration: &Declaration) -> bool {
     let text = declaration.to_toml().expect("valid");
     !["credit", "adaptive", "prefix"]
@@ -78,7 +78,8 @@ fn is_tried(declaration: &Declaration) -> bool {
         .any(|word| text.contains(word))
 }
 
-/// What is killed with a purpose. A definition is read for too long, and a rebuild is begun anew by who comes next.
+/// Whether killing the operation is of use. Reading a definition takes too long, and a rebuild is begun anew by the
+/// next process.
 fn changes_something(verb: &Verb) -> bool {
     !matches!(
         verb,
@@ -94,7 +95,7 @@ fn changes_something(verb: &Verb) -> bool {
     )
 }
 
-/// An error that no operation may end with.
+/// Whether no operation may end with this error.
 fn must_not_be(error: &Error) -> bool {
     matches!(error, Error::Segment(_) | Error::Open(_))
 }
@@ -107,7 +108,7 @@ fn check(step: &Step, result: Result<(), Error>) {
     }
 }
 
-/// Performs what a seed has generated, the last of it as the operation that is killed.
+/// Performs what a seed has generated; the last of it is the operation that is killed.
 pub fn perform(seed: u64, victim: &Victim) {
     let generated = Generated::of(seed);
     let segment = victim.segment().clone();
@@ -132,7 +133,7 @@ pub fn perform(seed: u64, victim: &Victim) {
     let result = actor.perform(last).map(drop);
     victim.ends();
     check(last, result);
-    // What it has, it dies with.
+    // It dies with everything that it has.
     std::mem::forget(actor);
 }
 
@@ -149,7 +150,7 @@ fn by_its_seed(victim: &Victim) {
     unreachable!("a generated operation is of its seed");
 }
 
-/// The operations of so many seeds. There are few enough to leak their names.
+/// The operations of all seeds, few enough to leak their names.
 pub fn generated_operations(is_thorough: bool) -> Vec<Operation> {
     let seeds = if is_thorough { ALL_SEEDS } else { SEEDS };
     let named = (0..seeds).map(|seed| {

@@ -1,4 +1,4 @@
-//! Operations to kill, of keyed sets: giving a key a row in each state of the table, and what is done with a row.
+//! Operations to kill, on keyed sets: giving a key a row in each state of the table, and what is done with a row.
 
 use shmlimit::declare::WhenFull;
 use shmlimit::{Keyed, Limit, LimitSet, Permit, SetDeclaration};
@@ -8,10 +8,10 @@ use crate::operations::subject::Subject;
 use crate::operations::waiting;
 use crate::operations::{self, Operation, PLACES, SET, Victim, YEAR, admitted, everything, operation};
 
-/// Rows of a bucket: as many keys find a place in a table of one bucket.
+/// The rows of a bucket: as many keys find a place in a table of one bucket.
 const BUCKET_ROWS: usize = 32;
 
-/// A table of one bucket. Segments are copied many times, so it is no larger than it must be.
+/// A table of one bucket. Segments are copied many times, so it is no larger than necessary.
 fn one_limit() -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(2)
@@ -46,7 +46,7 @@ fn three_limits() -> SetDeclaration {
         .add_limit(Limit::concurrency("in_flight", 3))
 }
 
-/// A place first, so that a look that finds none has changed nothing yet.
+/// The place comes first, so that a look that finds none has not changed anything yet.
 pub fn places_and_rates() -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(u32::try_from(MAX_WAITERS).expect("few") + 2)
@@ -57,12 +57,12 @@ pub fn places_and_rates() -> SetDeclaration {
         .add_limit(Limit::rate("tokens", 10_000, YEAR))
 }
 
-/// So many keys have something used that is not replenished while the proof runs.
+/// Has this many keys use something that is not replenished while the proof runs.
 fn fill(set: &LimitSet, keys: usize) {
     let request = everything(set, 1);
     for number in 0..keys {
         let permit = acquire_by(number, &request);
-        // A place is given back, and the rest stays charged.
+        // The place is given back, and the rest stays charged.
         drop(permit);
     }
 }
@@ -75,7 +75,7 @@ fn acquire_by<'a>(number: usize, request: &shmlimit::Request<'a>) -> Permit<'a> 
         .expect("admitted")
 }
 
-/// Fills the table with so many keys, and lets another come.
+/// Fills the table with this many keys, and lets another come.
 fn insert_beside(victim: &Victim, others: usize) {
     let set = victim.set();
     fill(&set, others);
@@ -118,7 +118,7 @@ pub fn evict(victim: &Victim) {
     insert_beside(victim, BUCKET_ROWS);
 }
 
-/// All rows are in use: one by less than the others, and one by all that its key may have.
+/// All rows are in use: one key has used less than the others, and one all that it may have.
 fn evict_the_least_used(victim: &Victim) {
     let set = victim.set();
     for number in 0..BUCKET_ROWS {
@@ -138,7 +138,7 @@ fn refuse_where_all_are_limited(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 100);
     for number in 0..BUCKET_ROWS {
-        // Refused where it was prepared before: it is limited then.
+        // Refused if this has been prepared before, because the key is limited then.
         let key = Subject::key(&format!("other {number}"));
         drop(key.try_acquire(&request).expect("works").into_result());
     }
@@ -156,8 +156,8 @@ fn refuse(victim: &Victim) {
     victim.is_refused(&set, &everything(&set, 1));
 }
 
-/// The row that the permit was taken from is another key's when it is settled: the key gets another row for what it
-/// has used above what it had reserved.
+/// When the permit is settled, the row from which it was taken belongs to another key, so its own key gets another row
+/// for what it has used beyond what it had reserved.
 fn settle_after_eviction(victim: &Victim) {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 20));
@@ -180,7 +180,7 @@ pub fn reset_a_key(victim: &Victim) {
     victim.expects(reset.expect("works"));
 }
 
-/// As [`operation`], by a key.
+/// As [`operation`], for a key.
 pub const fn by_key(
     name: &'static str,
     set: fn() -> SetDeclaration,
@@ -193,7 +193,7 @@ pub const fn by_key(
     }
 }
 
-/// As [`by_key`], in whose line others wait.
+/// As [`by_key`], with others that wait in its queue.
 const fn beside(waiters: usize, name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
         waiters,
@@ -202,7 +202,7 @@ const fn beside(waiters: usize, name: &'static str, transactions: usize, run: fn
 }
 
 pub const KEY_OPERATIONS: &[Operation] = &[
-    // The row, then the decision.
+    // First the row, then the decision.
     by_key(
         "key, into an empty table",
         one_limit,
@@ -218,7 +218,7 @@ pub const KEY_OPERATIONS: &[Operation] = &[
         insert_into_the_second_bucket,
     ),
     by_key("key, reuse of a row", one_limit, 2, reuse),
-    // The reset of the row before.
+    // One more: the reset of the row's former state.
     by_key("key, eviction", one_limit_that_evicts, 3, evict),
     by_key("key, eviction, 3 limits", three_limits, 3, evict),
     by_key(

@@ -1,4 +1,4 @@
-//! Operations to kill, of labels: writing one for a hold, by whoever takes it or claims what it was granted.
+//! Operations to kill, on labels: writing one for a hold that is taken, or for a grant that is claimed.
 
 use shmlimit::{Limit, LimitSet, Request, SetDeclaration};
 
@@ -9,12 +9,13 @@ use crate::state::image::Layout;
 
 const PLACES: u64 = 3;
 
-/// The label of a request for so many places. As long as a label may be, and no two have a word in common.
+/// The label of a request for this many places. It is as long as a label may be, and no two of them have a word in
+/// common.
 fn label_for(places: u64) -> String {
     char::from_digit(places as u32, 10).map_or_else(String::new, |digit| digit.to_string().repeat(64))
 }
 
-/// Whether each label is whole, and its hold's own, which says how many places it was asked for. Those of generated
+/// Whether each label is whole and belongs to its hold: it says how many places were requested. The labels of generated
 /// operations are all the same.
 pub fn check_labels(layout: &Layout, image: &[u64]) -> Result<(), String> {
     let mut labels = layout.labels(image);
@@ -38,7 +39,7 @@ fn places(set: &LimitSet, count: u64) -> Request<'_> {
     request.expect("declared").label(label_for(count))
 }
 
-/// In the place of a hold that had another label.
+/// The label replaces that of an earlier hold.
 fn acquire_with_a_label(victim: &Victim) {
     let set = victim.set();
     drop(admitted(&set, &places(&set, 2)));
@@ -46,7 +47,7 @@ fn acquire_with_a_label(victim: &Victim) {
     victim.is_admitted(&set, &request);
 }
 
-/// As above, where the hold was taken by who gave it back.
+/// The same, but the hold was taken by the release that granted the place.
 fn claim_with_a_label(victim: &Victim) {
     let set = victim.set();
     let mut permits = [admitted(&set, &places(&set, 1)), admitted(&set, &places(&set, 2))];

@@ -1,5 +1,5 @@
-//! Operations to kill, of grants that nobody collects: they lapse, and the other tickets of their process are passed over,
-//! and go back to their places when it looks. Time stands still, but for what the victim lets pass.
+//! Operations to kill, on grants that nobody claims: they lapse, and the other tickets of their process are passed
+//! over, and go back to their places when the process looks. Time stands still, except when the victim lets it pass.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::operations::subject::Subject;
 use crate::operations::waiting::{all_places, begin_to_wait, look, places_and_rates, used_set};
 use crate::operations::{Operation, Victim, everything, operation};
 
-/// After which a grant has lapsed that was not collected.
+/// After this time, a grant that was not claimed has lapsed.
 const LONG_ENOUGH: Duration = KEPT.saturating_add(Duration::from_secs(1));
 
-/// The time of a request that is up before that.
+/// The time limit of a request, which is over before that.
 const SHORT: Duration = Duration::from_secs(60);
 
 type Waits<'a> = Pin<Box<AcquireFuture<'a>>>;
 
-/// So many requests of the victim wait before those of others, and a place is given back: the first is granted, by whichever
-/// process.
+/// This many requests of the victim wait before those of others, and a place is given back: the first is granted it,
+/// whichever process that belongs to.
 struct Granted<'a> {
     waits: Vec<Waits<'a>>,
     /// All other places.
@@ -39,7 +39,7 @@ fn grant<'a>(victim: &Victim, set: &'a LimitSet, own: usize) -> Granted<'a> {
     Granted { waits, held }
 }
 
-/// The grant is undone, and what comes free goes to the next.
+/// The grant is undone, and what becomes free goes to the next waiter.
 fn lapse(victim: &Victim, own: usize) {
     let set = used_set(victim);
     let _granted = grant(victim, &set, own);
@@ -54,17 +54,17 @@ fn lapse_of_its_own(victim: &Victim) {
     lapse(victim, 1);
 }
 
-/// The others of the same process are passed over.
+/// The other tickets of the same process are passed over.
 fn lapse_and_pass_over(victim: &Victim) {
     lapse(victim, 3);
 }
 
-/// It was granted to another process, which is stopped.
+/// The place was granted to another process, which is stopped.
 fn lapse_of_another(victim: &Victim) {
     lapse(victim, 0);
 }
 
-/// By a process that wants what was granted.
+/// The grant lapses for a process that wants what was granted.
 fn lapse_for_who_asks(victim: &Victim) {
     let set = used_set(victim);
     let _granted = grant(victim, &set, 0);
@@ -76,7 +76,7 @@ fn lapse_for_who_asks(victim: &Victim) {
     drop(outcome.expect("works"));
 }
 
-/// A wait that is over before a grant lapses, with others behind it.
+/// Waits for less time than it takes a grant to lapse, with others behind.
 fn wait_shortly<'a>(victim: &Victim, set: &'a LimitSet) -> Waits<'a> {
     let request = everything(set, 1);
     let mut future = Box::pin(Subject::of(set).acquire_async(&request, SHORT));
@@ -85,7 +85,7 @@ fn wait_shortly<'a>(victim: &Victim, set: &'a LimitSet) -> Waits<'a> {
     future
 }
 
-/// Its time is up by then: it is not put back into the queue.
+/// By then, the time of the request is over, so it is not put back into the queue.
 fn lapse_at_its_deadline(victim: &Victim) {
     let set = used_set(victim);
     let [_held, mut permit] = all_places(&set);
@@ -98,7 +98,7 @@ fn lapse_at_its_deadline(victim: &Victim) {
     report.expect("works");
 }
 
-/// The first of the queue has no time left when its turn comes.
+/// The time of the first in the queue is over when its turn comes.
 fn release_after_the_deadline(victim: &Victim) {
     let set = used_set(victim);
     let [_held, mut permit] = all_places(&set);
@@ -110,17 +110,17 @@ fn release_after_the_deadline(victim: &Victim) {
     released.expect("works");
 }
 
-/// What was granted to the victim has lapsed, and the next has it.
+/// What was granted to the victim has lapsed, and the next waiter has it.
 fn passed_over<'a>(victim: &Victim, set: &'a LimitSet) -> Granted<'a> {
     let granted = grant(victim, set, 2);
     victim.passes(LONG_ENOUGH);
     victim.recover().expect("works");
-    // The thread that sleeps for the futures was told, and has nothing to do.
+    // The thread that sleeps for the futures was notified, and has nothing to do.
     pause_for_a_moment();
     granted
 }
 
-/// The owner looks, which is what is killed.
+/// The owner looks. That is what is killed.
 fn look_measured(victim: &Victim, wait: &mut Waits<'_>) {
     victim.begins();
     let outcome = look(wait);
@@ -128,7 +128,7 @@ fn look_measured(victim: &Victim, wait: &mut Waits<'_>) {
     drop(outcome);
 }
 
-/// It goes back to its place.
+/// The ticket goes back to its place.
 fn look_after_a_lapse(victim: &Victim) {
     let set = used_set(victim);
     let mut granted = passed_over(victim, &set);
@@ -136,7 +136,7 @@ fn look_after_a_lapse(victim: &Victim) {
     look_measured(victim, wait);
 }
 
-/// It goes back to its place, the last one, behind which the first is out of the queue still.
+/// The ticket goes back to its place, the last one. The first one, ahead of it, is still out of the queue.
 fn look_with_the_last(victim: &Victim) {
     let set = used_set(victim);
     let mut granted = passed_over(victim, &set);
@@ -144,7 +144,7 @@ fn look_with_the_last(victim: &Victim) {
     look_measured(victim, wait);
 }
 
-/// It goes back to its place and is granted what there is.
+/// The ticket goes back to its place, and is granted what there is.
 fn look_and_have_it(victim: &Victim) {
     let set = used_set(victim);
     let mut granted = passed_over(victim, &set);
@@ -170,7 +170,7 @@ const fn beside(waiters: usize, name: &'static str, transactions: usize, run: fn
     }
 }
 
-/// The first of those who wait is stopped.
+/// The first of the waiters is stopped.
 const fn silent(operation: Operation) -> Operation {
     Operation {
         silent: 1,
@@ -189,7 +189,7 @@ const fn keyed(operation: Operation) -> Operation {
 pub const LAPSE_OPERATIONS: &[Operation] = &[
     beside(1, "lapse of a grant, 1 waiting", 2, lapse_of_its_own),
     beside(3, "lapse of a grant, 3 waiting", 2, lapse_of_its_own),
-    // The first is undone, two are passed over, and another is granted it.
+    // The first grant is undone, two tickets are passed over, and another waiter gets the grant.
     beside(1, "lapse, and 2 passed over", 4, lapse_and_pass_over),
     silent(beside(
         2,
@@ -205,7 +205,7 @@ pub const LAPSE_OPERATIONS: &[Operation] = &[
     )),
     silent(beside(2, "lapse for who asks", 2, lapse_for_who_asks)),
     beside(1, "lapse at the deadline", 2, lapse_at_its_deadline),
-    // The release, the one whose time is up, the next.
+    // The release, the ticket whose time is over, and the next one.
     beside(
         1,
         "release after the deadline of the first",

@@ -1,6 +1,6 @@
-//! Operations to kill, of limits that hosts share: asking a store for a lease, bringing its answer into force, and between
-//! them; and taking back places whose lease is over. Where each key has such a limit: also spending what is not leased, and
-//! coming to the lists of rows that have something to say, and leaving them.
+//! Operations to kill, on limits that hosts share: asking a store for a lease, bringing its answer into force, and both
+//! in turn; and taking back places whose lease is over. If each key has such a limit: also spending what is not leased,
+//! and the joining and leaving of the lists of rows that have something to report.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, oper
 /// Longer than any run takes.
 pub const LEASE: Duration = Duration::from_secs(3600);
 
-/// Units of the first grant, and of what is spent of it before the second is asked for.
+/// Units of the first grant, and how much of it is spent before the second is asked for.
 const FIRST: u64 = 10;
 const SPENT: u64 = 9;
 
-/// Of a concurrency limit.
+/// Places of a concurrency limit.
 const PLACES: u64 = 3;
 
-/// Units of the second.
+/// Units of the second grant.
 const SECOND: u64 = 3;
 
-/// What must be left once the second is in force, by whichever process it was asked for and brought into force, and the number
-/// of its request.
+/// What must be left once the second grant is in force, whichever processes asked for it and brought it into force, and
+/// the number of its request.
 pub const LEFT: u64 = FIRST - SPENT + SECOND;
 pub const SEQUENCE: u64 = 2;
 
@@ -40,7 +40,7 @@ fn shared() -> SetDeclaration {
     SetDeclaration::new(SET).waiters(2).add_limit(limit)
 }
 
-/// What a store answers: the same to the same request.
+/// What a store answers: always the same to the same request.
 pub fn answer(request: &LeaseRequest) -> LeaseReply {
     let granted = if request.sequence == 1 { FIRST } else { SECOND };
     LeaseReply {
@@ -61,7 +61,7 @@ fn install(duty: &Duty, asked: &[Asked]) {
     }
 }
 
-/// Has duty, and has spent nearly all of the first grant; more was asked for than is left.
+/// Takes the duty, and spends nearly all of the first grant. More was asked for than is left.
 fn nearly_spent(victim: &Victim) -> Duty {
     let set = victim.set();
     refused(&set, FIRST);
@@ -132,7 +132,7 @@ fn lose_places(victim: &Victim) {
     assert!(!outcome.expect("works").is_admitted());
 }
 
-/// Keys of a table of one bucket. Time stands still, so what is wanted depends on nothing but what was refused.
+/// Keys in a table of one bucket. Time stands still, so what is wanted depends only on what was refused.
 fn shared_by_key() -> SetDeclaration {
     let limit = Limit::calls("requests", 1_000, YEAR);
     let fleet = FleetLease::new("org/requests").lease(LEASE);
@@ -142,7 +142,7 @@ fn shared_by_key() -> SetDeclaration {
         .add_limit(limit.fleet(fleet.cold_wait(Duration::ZERO)))
 }
 
-/// What a store answers for a key: whatever is wanted, and so nothing is leased of a key that only has something to report.
+/// What a store answers for a key: whatever is wanted, so nothing is leased of a key that only has something to report.
 pub fn answer_for_key(request: &LeaseRequest) -> LeaseReply {
     LeaseReply {
         granted: request.wanted,
@@ -157,7 +157,7 @@ fn install_for_keys(duty: &Duty, asked: &[Asked]) {
     }
 }
 
-/// Whoever has duty looks at keys that have something to report after so long.
+/// After this time, the process on duty looks at keys that have something to report.
 const GATHERED: Duration = Duration::from_millis(600);
 
 fn has_duty(victim: &Victim) -> Duty {
@@ -172,7 +172,7 @@ fn all_is_said(victim: &Victim, duty: &Duty) {
     assert!(duty.ask().expect("works").is_empty());
 }
 
-/// The first unit of a key is spent, which is not leased, and more was asked for than may be spent unleased.
+/// The first unit of a key is spent without being leased, and more was asked for than may be spent unleased.
 fn wants_more(victim: &Victim) -> Duty {
     let set = victim.set();
     drop(admitted(&set, &everything(&set, 1)));
@@ -180,7 +180,7 @@ fn wants_more(victim: &Victim) -> Duty {
     has_duty(victim)
 }
 
-/// Before the process on duty looks at it.
+/// Spends before the process on duty looks at the key.
 fn spend_for_a_key(victim: &Victim) {
     let set = victim.set();
     victim.is_admitted(&set, &everything(&set, 1));
@@ -194,7 +194,7 @@ fn spend_a_second_for_a_key(victim: &Victim) {
     victim.is_admitted(&set, &everything(&set, 1));
 }
 
-/// What was refused is wanted, without the lock.
+/// Wants what was refused, without the lock.
 fn want_for_a_key(victim: &Victim) {
     let set = victim.set();
     drop(admitted(&set, &everything(&set, 1)));
@@ -267,7 +267,7 @@ fn settle_for_a_key(victim: &Victim) {
     assert!(settled);
 }
 
-/// All rows are used and have nothing more to say, and one is given to another key.
+/// All rows are in use and have nothing left to report, and one of them is given to another key.
 fn give_a_row_to_another_key(victim: &Victim) {
     const BUCKET_ROWS: usize = 32;
     let set = victim.set();
@@ -281,7 +281,7 @@ fn give_a_row_to_another_key(victim: &Victim) {
     victim.is_admitted(&set, &everything(&set, 1));
 }
 
-/// Places that each key has of its own.
+/// Places that each key has for itself.
 fn shared_places_by_key() -> SetDeclaration {
     let limit = Limit::concurrency("places", PLACES);
     let fleet = FleetLease::new("org/places").lease(LEASE);
@@ -292,7 +292,7 @@ fn shared_places_by_key() -> SetDeclaration {
         .add_limit(limit.fleet(fleet.cold_wait(Duration::ZERO)))
 }
 
-/// Has duty, and two places of the key are leased for so long.
+/// Takes the duty, and has two places of the key leased for this long.
 fn places_are_leased(victim: &Victim, remaining: Duration) -> Duty {
     refused(&victim.set(), 2);
     let duty = has_duty(victim);
@@ -334,7 +334,8 @@ fn renew_places_of_a_key(victim: &Victim) {
     assert_eq!(asked.expect("works").len(), 1);
 }
 
-/// The next who looks for what to ask takes back the places of two permits whose lease is over, the younger first.
+/// The next process that looks for what to ask takes back the places of two permits whose lease is over, the younger
+/// first.
 fn lose_places_of_a_key(victim: &Victim) {
     let set = victim.set();
     let duty = places_are_leased(victim, GATHERED);
@@ -348,7 +349,7 @@ fn lose_places_of_a_key(victim: &Victim) {
     assert!(asked.is_ok());
 }
 
-/// As [`leased_by_key`], of places.
+/// As [`leased_by_key`], for places.
 const fn places_by_key(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
         set: shared_places_by_key,
@@ -356,7 +357,7 @@ const fn places_by_key(name: &'static str, transactions: usize, run: fn(&Victim)
     }
 }
 
-/// As [`leased`], of a limit that each key has of its own.
+/// As [`leased`], for a limit that each key has for itself.
 const fn leased_by_key(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
         is_leased: true,
@@ -366,7 +367,7 @@ const fn leased_by_key(name: &'static str, transactions: usize, run: fn(&Victim)
     }
 }
 
-/// As [`operation`], of a limit that hosts share.
+/// As [`operation`], for a limit that hosts share.
 const fn leased(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
         is_leased: true,
@@ -382,7 +383,7 @@ pub const LEASE_OPERATIONS: &[Operation] = &[
         is_leased: true,
         ..operation("lease, lose places", shared_places, 2, lose_places)
     },
-    // The record of the row begins, the key gets it, and spends.
+    // The record of the row begins, the key gets the row, and the unit is spent.
     leased_by_key("lease of a key, spend the first unit", 3, spend_for_a_key),
     leased_by_key(
         "lease of a key, spend the second unit",

@@ -1,6 +1,6 @@
-//! Operations to kill, of giving back without the lock: leaving a mark where a permit held something, giving up a ticket, and
-//! finishing either. The victim keeps the lock from itself, as another process that is stopped would: so all that
-//! others find was done without it.
+//! Operations to kill, on giving back without the lock: leaving a mark on what a permit held, giving up a ticket, and
+//! finishing either. The victim keeps the lock from itself, as another process that is stopped would: so everything
+//! that others find was done without it.
 #![allow(unsafe_code, reason = "takes the lock of a segment beside the library")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,9 +22,9 @@ fn places_and_rates() -> SetDeclaration {
     with_places(Limit::concurrency("in_flight", PLACES).lease(Duration::from_secs(24 * 3600)))
 }
 
-/// For a victim that is first in a queue. Where a lease may run out for it, the process that recovers the lock wakes
-/// it, unless that was done for another a moment ago, and takes back all that it held when it is found dead: a third
-/// state, by chance.
+/// For a victim that is first in a queue. If a lease could run out for it, the process that recovers the lock would
+/// wake it, unless it had woken another a moment ago, and would take back everything that it held once it is found
+/// dead: a third state, depending on chance.
 fn places_without_leases_and_rates() -> SetDeclaration {
     with_places(Limit::concurrency("in_flight", PLACES))
 }
@@ -38,10 +38,10 @@ fn with_places(places: Limit) -> SetDeclaration {
         .add_limit(Limit::rate("tokens", 10_000, YEAR))
 }
 
-/// The lock of the victim's set, on any mapping of it: the library may have it on another.
+/// The lock of the victim's set, in any mapping of it: the library may use it in another.
 struct OwnLock {
     mutex: *mut libc::pthread_mutex_t,
-    /// What it is held by, where it is a slot lock.
+    /// The word of its holder, if it is a slot lock.
     slot: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl OwnLock {
         let file = RawFile::open(path);
         let layout = Layout::of(&file);
         let slot = layout.own_slot_lock(std::process::id(), &file);
-        // This mapping does not stay, so it must be gone before one that does is looked for.
+        // This mapping is only temporary, so it must be gone before a lasting one is looked for.
         drop(file);
         let address = usize::try_from(address_in("self", path)).expect("64 bits") + layout.lock_offset();
         Self {
@@ -62,12 +62,13 @@ impl OwnLock {
 
     fn keep_from_everybody(&self, act: impl FnOnce()) {
         if let Some(own) = self.slot {
-            // SAFETY: the library has a word there, mapped for as long as the victim is attached, and uses it as an atomic.
+            // SAFETY: the library has a word there, mapped for as long as the victim is attached, and uses it as an
+            // atomic.
             let word = unsafe { &*self.mutex.cast::<AtomicU64>() };
             let taken = word.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed);
             assert_eq!(taken, Ok(0), "it is free");
             act();
-            // A waiter that it finds asleep there checks again by itself.
+            // A waiter that is asleep on it wakes up by itself to check again.
             word.store(0, Ordering::Release);
             return;
         }
@@ -79,7 +80,7 @@ impl OwnLock {
     }
 }
 
-/// Gives back without the lock, and then looks at the set, which finishes it.
+/// Gives back without the lock, and then looks at the set, which finishes what was begun.
 fn give_back(victim: &Victim, set: &LimitSet, act: impl FnOnce()) {
     let lock = OwnLock::of(victim);
     let request = everything(set, 0);

@@ -29,7 +29,7 @@ use crate::stepping::tracee::mark;
 use changes::ADAPTING;
 use subject::Subject;
 
-/// Long enough that no window turns and nothing is replenished while the proof runs.
+/// So long that no window turns over and nothing is replenished while the proof runs.
 pub const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub const SET: &str = "set";
@@ -40,60 +40,60 @@ const CONCURRENCY: u64 = 3;
 /// The capacity of the concurrency limit in sets that are waited for.
 pub const PLACES: u64 = 8;
 
-/// The ways to be killed of which a short run tries one.
+/// The ways of being killed of which a short run tries one.
 pub const DEATHS: &[Way] = &[Way::Killed, Way::Twice];
 
-/// One operation, and the stage it is performed on.
+/// One operation, and what it is performed on.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
     pub name: &'static str,
     pub set: fn() -> SetDeclaration,
     /// Whether another process dies before it, holding one of everything.
     pub after_a_death: bool,
-    /// How many times its journal comes to an end: an operation that takes back what a dead process held does that in
-    /// steps, and one that took some limits before another refused undoes them, and does so
-    /// twice where it looks for dead holders in between.
+    /// How many transactions its journal has: an operation that takes back what a dead process held does so in steps,
+    /// and one that took some limits before another refused undoes them, twice if it looks for dead holders in between.
     pub transactions: usize,
-    /// Whether one word is all that it journals, which cannot be torn.
+    /// Whether it journals only one word, which cannot be torn.
     pub changes_one_word: bool,
-    /// How many times more that may be, depending on what a random order of owners comes to.
+    /// How many more transactions there may be, depending on the random order of owners.
     pub more_transactions: usize,
     /// How many processes wait in the queue beside it: each takes one of everything, and gives it back at once. They
-    /// come when it says [`Victim::lets_others_come`].
+    /// come when the operation calls [`Victim::lets_others_come`].
     pub waiters: usize,
-    /// The first so many of them die when it says [`Victim::lets_others_die`].
+    /// This many of them, the first ones, die when the operation calls [`Victim::lets_others_die`].
     pub dying: usize,
     /// Whether another process holds all places, and gives them back once the victim waits behind the others.
     pub is_served: bool,
-    /// Whether others wait for what is used up of a rate: it stays charged where the victim dies before it gives it back.
+    /// Whether others wait for what is used up of a rate: it stays charged if the victim dies before it gives it back.
     pub waits_for_a_rate: bool,
     /// Whether all leases are made to have run out before it begins.
     pub has_leases_run_out: bool,
-    /// How many of those who wait are stopped from when they have taken their tickets until the victim is dead, whatever the
-    /// others do.
+    /// How many of the waiters are stopped from when they have taken their tickets until the victim is dead, whatever
+    /// the others do.
     pub silent: usize,
-    /// Whether the segment's clock stands still, but for what the victim lets pass.
+    /// Whether the segment's clock stands still, except when the victim lets time pass.
     pub stands_still: bool,
-    /// Whether it is killed for real at each of its instructions, and not only where the segment changes and at
+    /// Whether it is killed for real at each of its instructions, and not only at those that change the segment and at
     /// intervals.
     pub killed_everywhere: bool,
-    /// Whether the limits are those of a key: it takes longer to recover then, and less is tried.
+    /// Whether the limits are those of a key: recovery takes longer then, and less is tried.
     pub is_keyed: bool,
-    /// Whether it brings another definition into force, so that the process that finds that takes the limits over to
-    /// it.
+    /// Whether it brings another definition into force, so that the next process to find that carries the limits over
+    /// to it.
     pub applies: bool,
-    /// Whether it draws batches, which a process keeps although it has no permit, so nothing is asked of one that lives.
+    /// Whether it draws batches, which a process keeps even without a permit, so that nothing is required of one that
+    /// lives.
     pub draws: bool,
-    /// Whether hosts share its limit, so that a process after it asks the store. It is killed with nothing beside it.
+    /// Whether hosts share its limit, so that a later process asks the store. It is killed with nothing beside it.
     pub is_leased: bool,
-    /// Prepares, and performs between [`Victim::begins`] and [`Victim::ends`].
+    /// Prepares the operation, and performs it between [`Victim::begins`] and [`Victim::ends`].
     pub run: fn(&Victim),
-    /// The seed by which set and operation were generated, if they were: then nothing is known about them.
+    /// The seed by which set and operation were generated, if they were. Nothing is known about them then.
     pub seed: Option<u64>,
 }
 
 impl Operation {
-    /// Whether it is stopped as well, with others at work beside it.
+    /// Whether it is also stopped, with others at work beside it.
     pub fn is_stopped(&self) -> bool {
         !self.draws && !self.is_leased && self.seed.is_none()
     }
@@ -109,8 +109,8 @@ impl Operation {
         }
     }
 
-    /// For whom the `number`-th beside the victim waits: for the same key where each key has a queue of its own, and for
-    /// another where keys are served in an order.
+    /// What the `number`-th process beside the victim asks for: the same key if each key has its own queue, and another
+    /// if keys are served in an order.
     pub fn subject_of_another(&self, set: &LimitSet, number: usize) -> Subject {
         let is_overall = |limit: &Limit| limit.options().scope() == Scope::AllKeys;
         if self.set().limits().iter().any(is_overall) {
@@ -120,8 +120,8 @@ impl Operation {
         }
     }
 
-    /// Of these ways a short run tries it in one. Where a text is read, which is most of what there is to step, victims are
-    /// not stopped each time either.
+    /// The ways of which a short run tries one. If a definition is read, which makes up most of the steps, stopping
+    /// victims is also one of these.
     pub fn ways_by_turns(&self) -> &'static [Way] {
         if self.applies {
             &[Way::Killed, Way::Twice, Way::Stopped]
@@ -130,7 +130,7 @@ impl Operation {
         }
     }
 
-    /// Whether others wait beside it, or serve it.
+    /// Whether others wait beside the operation, or serve it.
     pub fn has_company(&self) -> bool {
         self.waiters > 0 || self.is_served
     }
@@ -142,7 +142,7 @@ pub struct Victim {
     segment: Segment,
     path: std::path::PathBuf,
     options: OpenOptions,
-    /// Where time stands still.
+    /// Its clock, if that stands still.
     clock: Option<VirtualClock>,
     /// Whether a crew is at work beside it.
     has_crew: bool,
@@ -167,7 +167,7 @@ impl Victim {
         }
     }
 
-    /// What it finds alone. What a crew gives back meanwhile may change that.
+    /// Asserts what the victim finds when it is alone. What a crew gives back in the meantime may change that.
     pub fn expects(&self, is_so: bool) {
         assert!(is_so || self.has_crew);
     }
@@ -188,7 +188,7 @@ impl Victim {
         self.segment.set(SET).expect("declared")
     }
 
-    /// Lets so much time pass on a clock that stands still.
+    /// Lets this much time pass on a clock that stands still.
     pub fn passes(&self, time: Duration) {
         let clock = self.clock.as_ref().expect("a clock that stands still");
         clock.advance_to(clock.now() + time);
@@ -198,7 +198,7 @@ impl Victim {
         self.segment.fleet()
     }
 
-    /// It has what they wait for.
+    /// The victim now has what the others will wait for.
     pub fn lets_others_come(&self) {
         mark();
     }
@@ -228,17 +228,17 @@ impl Victim {
         assert!(applied);
     }
 
-    /// What is left of the dead is given back.
+    /// Gives back what the dead have left.
     pub fn recover(&self) -> Result<shmlimit::snapshot::RecoveryReport, shmlimit::Error> {
         self.segment.recover()
     }
 
-    /// From the next instruction on it may be killed.
+    /// From the next instruction on, the victim may be killed.
     pub fn begins(&self) {
         mark();
     }
 
-    /// The operation has come to its end.
+    /// The operation has finished.
     pub fn ends(&self) {
         mark();
     }
@@ -285,7 +285,7 @@ pub fn admitted<'a>(set: &'a LimitSet, request: &Request<'a>) -> Permit<'a> {
         .expect("admitted")
 }
 
-/// A set of few tickets: segments are copied many times.
+/// A set with few tickets: segments are copied many times.
 fn small_set() -> SetDeclaration {
     SetDeclaration::new(SET).waiters(2)
 }
@@ -362,7 +362,8 @@ fn sliding_windows() -> SetDeclaration {
 pub fn acquire(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
-    // Neither the first hold of the table nor the first entry of a log: the second, after one that was given back.
+    // Tests neither the first hold of the table nor the first entry of a log, but the second, after one that was given
+    // back.
     drop(admitted(&set, &request));
     let _held = admitted(&set, &request);
     victim.is_admitted(&set, &request);
@@ -395,7 +396,7 @@ pub fn acquire_what_a_dead_process_holds(victim: &Victim) {
     let request = everything(&set, 1)
         .with("in_flight", CONCURRENCY)
         .expect("declared");
-    // What the dead process held is given back.
+    // What the dead process held is given back for this.
     victim.is_admitted(&set, &request);
 }
 
@@ -424,7 +425,7 @@ pub fn settle_with_refund(victim: &Victim) {
     settle(victim, 20, 5);
 }
 
-/// Everything that was reserved comes back, and what is held.
+/// Everything that was reserved comes back, and everything that is held.
 fn cancel(victim: &Victim) {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 2));
@@ -448,7 +449,7 @@ pub fn release(victim: &Victim) {
     released.expect("works");
 }
 
-/// The throttling, then the release.
+/// First the throttling, then the release.
 pub fn throttled(victim: &Victim) {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 1));
@@ -579,7 +580,7 @@ pub const OPERATIONS: &[Operation] = &[
         1,
         settle_with_refund,
     ),
-    // What is settled, then what is held.
+    // First what is settled, then what is held.
     operation("cancel, 16 limits", sixteen_limits, 2, cancel),
     operation("cancel, 15 sliding windows", sliding_windows, 2, cancel),
     operation(
@@ -610,7 +611,7 @@ pub const OPERATIONS: &[Operation] = &[
     operation("drop of a permit, 16 limits", sixteen_limits, 1, drop_unsettled),
     Operation {
         after_a_death: true,
-        // Undoing what was taken before the held limit refused, taking back from the dead, the admission.
+        // Undoing what was taken before the held limit refused, taking back from the dead, and the admission.
         ..operation(
             "try_acquire of what the dead hold",
             three_limits,
@@ -634,12 +635,12 @@ pub const OPERATIONS: &[Operation] = &[
     operation("snapshot", three_limits, 0, snapshot),
 ];
 
-/// What the survivor does next, over and over. It is killed in its turn.
+/// What the survivor does next, over and over. It is also killed.
 #[derive(Clone, Copy, Debug)]
 pub struct Recoverer {
     pub name: &'static str,
-    /// Unless the run is thorough, it is let loose on each so-many-th crash state. All of them for the one that only
-    /// recovers; fewer for those that do more, the last of which spends its time on looking around in `/proc`.
+    /// Unless the run is thorough, it is only let loose on every so-many-th crash state: on all of them if it only
+    /// recovers, and on fewer if it does more. The last one spends most of its time looking around in `/proc`.
     pub every: usize,
     pub run: fn(&Victim),
 }
@@ -664,7 +665,7 @@ fn acquire_for_ever(victim: &Victim) {
         victim.begins();
         let outcome = subject.try_acquire(&request);
         victim.ends();
-        // What it took is gone from the segment by now, so it must not be given back.
+        // By now, what was taken is gone from the segment, so it must not be given back.
         std::mem::forget(outcome.expect("works"));
     }
 }

@@ -1,5 +1,5 @@
-//! Operations to kill, of limits that all keys have together: whatever takes them, gives them back, or waits for them, by a
-//! key that has a limit of its own beside them.
+//! Operations to kill, on limits that all keys have together: whatever takes them, gives them back, or waits for them,
+//! for a key that also has a limit for itself.
 
 use shmlimit::declare::{Scope, WhenFull};
 use shmlimit::{Keyed, Limit, SetDeclaration};
@@ -20,7 +20,7 @@ fn other_rates_and_places() -> SetDeclaration {
     of_three_limits(1_000, Limit::rate("tokens", 5_000, YEAR * 2), 2)
 }
 
-/// Rates first, as in the other sets of three limits.
+/// The rates come first, as in the other sets of three limits.
 fn of_three_limits(requests: u64, tokens: Limit, places: u64) -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(2)
@@ -31,7 +31,7 @@ fn of_three_limits(requests: u64, tokens: Limit, places: u64) -> SetDeclaration 
         .add_limit(Limit::concurrency("in_flight", places).scope(Scope::AllKeys))
 }
 
-/// A place first, so that a look that finds none has changed nothing yet.
+/// The place comes first, so that a look that finds none has not changed anything yet.
 fn places_and_rates() -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(u32::try_from(MAX_WAITERS).expect("few") + 2)
@@ -57,7 +57,7 @@ const fn of_all(name: &'static str, transactions: usize, run: fn(&Victim)) -> Op
     by_key(name, rates_and_places, transactions, run)
 }
 
-/// With so many that wait for a place.
+/// An operation with this many others that wait for a place.
 const fn beside(waiters: usize, name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
         waiters,
@@ -123,10 +123,10 @@ pub const OVERALL_OPERATIONS: &[Operation] = &[
     ),
     Operation {
         applies: true,
-        // The limit of each key, both of all keys, then the generation.
+        // The limit of each of the three keys, both limits of all keys, and then the generation.
         ..of_all("all keys, apply, 3 limits", 6, apply)
     },
-    // Who is behind was granted its place together with the victim.
+    // The waiter behind the victim was granted its place together with the victim.
     beside(1, "all keys, claim a grant, 1 behind", 1, waiting::claim_a_grant),
     beside(1, "all keys, cancel a grant, 1 behind", 2, cancel_a_grant),
 ];

@@ -1,4 +1,4 @@
-//! Whose limits an operation is put to: those of the set, or those of one of its keys.
+//! Whose limits an operation uses: those of the set, or those of one of its keys.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use shmlimit::{Error, LimitSet, Outcome, Request, Verdict};
 /// The key that every process asks for in a keyed set, unless the operation says otherwise.
 pub const KEY: &str = "tenant";
 
-/// A set, or a key of one that is keyed.
+/// A set, or a key of a keyed one.
 #[derive(Clone, Debug)]
 pub struct Subject {
     key: Option<String>,
@@ -21,7 +21,7 @@ impl Subject {
         }
     }
 
-    /// As [`of`](Self::of), for others than the victim: if the set has keys, one of three other keys.
+    /// As [`of`](Self::of), for processes other than the victim: if the set has keys, one of three other keys.
     pub fn of_another(set: &LimitSet, number: usize) -> Self {
         if set.is_keyed() {
             Self::key(&format!("other {}", number % 3))
@@ -51,7 +51,8 @@ impl Subject {
         self.ask(request).acquire(timeout)
     }
 
-    /// Waits in the queue, and leaves it at the first chance: a timeout would not pass by a clock that stands still.
+    /// Waits in the queue, and leaves it at the first opportunity: on a clock that stands still, a timeout would never
+    /// pass.
     pub fn wait_in_vain<'a>(&self, request: &Request<'a>) -> Result<Outcome<'a>, Error> {
         self.ask(request).acquire_while(None, || false)
     }

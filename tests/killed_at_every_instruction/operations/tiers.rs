@@ -1,5 +1,5 @@
-//! Operations to kill, of tiers and of capacities that keys have of their own: a key that begins with one, a key that
-//! changes it, and what others find of its row.
+//! Operations to kill, on tiers and on keys' own capacities: a key that begins with one, a key that changes it, and
+//! what others find in its row.
 
 use shmlimit::declare::WhenFull;
 use shmlimit::{Keyed, LimitSet, SetDeclaration, Tier};
@@ -8,7 +8,7 @@ use crate::operations::changes::{before, unkeyed};
 use crate::operations::subject::KEY;
 use crate::operations::{Operation, Victim, YEAR, admitted, everything, first_acquire, operation};
 
-/// One limit of each way to go on counting by another rule.
+/// A limit for each way in which counting can go on by another rule.
 fn limits() -> SetDeclaration {
     before(unkeyed())
 }
@@ -17,7 +17,7 @@ fn table() -> Keyed {
     Keyed::new(20).store_keys(false).when_full(WhenFull::EvictOldest)
 }
 
-/// Some with more, some with less, over another time.
+/// Some capacities are higher, some are lower, and some are for another time.
 fn gold() -> Tier {
     Tier::new("gold")
         .capacity("requests", 1_000)
@@ -86,7 +86,7 @@ fn reset_a_key(victim: &Victim) {
     victim.expects(reset.expect("works"));
 }
 
-/// A table of assigned keys, of which one has to go.
+/// A table of assigned keys, one of which has to go.
 fn evict_an_assigned_key(victim: &Victim) {
     let set = victim.set();
     for number in 0..32 {
@@ -95,7 +95,7 @@ fn evict_an_assigned_key(victim: &Victim) {
     request_in_a_tier(victim);
 }
 
-/// Of a bucket, whose state is written anew.
+/// Overrides the capacity of a bucket, whose state is written anew.
 fn override_capacity(victim: &Victim) {
     let set = victim.set();
     let key = set.key(KEY).expect("keyed");
@@ -117,7 +117,7 @@ fn have_capacities(set: &LimitSet) {
         ("requests", 200),
         ("tokens", 20_000),
         ("counted", 2_000),
-        // No more than there are holds.
+        // As many as there are holds.
         ("in_flight", 4),
     ] {
         let key = set.key(KEY).expect("keyed");
@@ -143,7 +143,7 @@ fn request_with_overrides(victim: &Victim) {
     victim.is_admitted(&set, &request);
 }
 
-/// Asks for everything, saying how much of two limits the key may have.
+/// Requests everything, and says how much of two limits the key may have.
 fn request_naming_capacities(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1)
@@ -159,7 +159,7 @@ fn request_naming_other_capacities(victim: &Victim) {
     request_naming_capacities(victim);
 }
 
-/// The one that a request has named is said by name, with nothing else changed.
+/// The capacity that a request has named is set again for the key, and nothing else changes.
 fn override_with_the_same_by_name(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1).with_override("tokens", 5_000);
@@ -167,7 +167,7 @@ fn override_with_the_same_by_name(victim: &Victim) {
     override_capacity(victim);
 }
 
-/// A table of keys of which requests have named capacities, and nothing used.
+/// A table of keys for which requests have named capacities, without using anything.
 fn reuse_of_a_row_with_capacities(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 0).with("requests", 0).expect("declared");
@@ -193,7 +193,7 @@ fn settle_after_an_override(victim: &Victim) {
     assert!(settled);
 }
 
-/// A table of keys with capacities of their own, of which one has to go.
+/// A table of keys with capacities of their own, one of which has to go.
 fn evict_an_overridden_key(victim: &Victim) {
     let set = victim.set();
     for number in 0..32 {
@@ -203,7 +203,7 @@ fn evict_an_overridden_key(victim: &Victim) {
     first_acquire(victim);
 }
 
-/// As [`operation`], by a key of a set whose keys can have capacities of their own.
+/// As [`operation`], for a key of a set whose keys can have capacities of their own.
 const fn by_override(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
         is_keyed: true,
@@ -211,7 +211,7 @@ const fn by_override(name: &'static str, transactions: usize, run: fn(&Victim)) 
     }
 }
 
-/// As [`operation`], by a key of a set with tiers.
+/// As [`operation`], for a key of a set with tiers.
 const fn by_tier(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
         is_keyed: true,
@@ -220,18 +220,18 @@ const fn by_tier(name: &'static str, transactions: usize, run: fn(&Victim)) -> O
 }
 
 pub const TIER_OPERATIONS: &[Operation] = &[
-    // The row, its reset, its tier.
+    // The row, its reset, and its tier.
     by_tier("tier, of a new key", 3, assign),
     by_tier("tier, change of a key in use", 1, assign_a_key_in_use),
     // The same, and then the decision.
     by_tier("tier, named by the first request", 4, request_in_a_tier),
     by_tier("tier, changed by a request", 2, request_in_another_tier),
-    // What was reserved before the change stays charged: it is only counted.
+    // What was reserved before the change stays charged, so this is only counted.
     by_tier("tier, settle after a change", 0, settle_after_a_change),
     by_tier("tier, reset", 1, reset_a_key),
-    // The reset of the row before.
+    // One more: the reset of the row's former state.
     by_tier("tier, eviction of an assigned key", 5, evict_an_assigned_key),
-    // The row, its reset, the capacity.
+    // The row, its reset, and the capacity.
     by_override("override, of a new key", 3, override_capacity),
     by_override("override, of a key in use", 1, override_of_a_key_in_use),
     by_override("override, taken away", 1, clear_override),
@@ -241,13 +241,13 @@ pub const TIER_OPERATIONS: &[Operation] = &[
         request_with_overrides,
     ),
     by_override("override, settle after a change", 0, settle_after_an_override),
-    // The row, its reset, the capacities, the decision.
+    // The row, its reset, the capacities, and the decision.
     by_override(
         "override, named by the first request",
         4,
         request_naming_capacities,
     ),
-    // Both capacities at once, and the decision.
+    // Both capacities at once, and then the decision.
     by_override(
         "override, changed by a request",
         2,
@@ -258,13 +258,13 @@ pub const TIER_OPERATIONS: &[Operation] = &[
         1,
         override_with_the_same_by_name,
     ),
-    // The reset of the row, the row, the decision.
+    // The reset of the row, the row, and the decision.
     by_override(
         "override, row reused of a key that a request gave one",
         3,
         reuse_of_a_row_with_capacities,
     ),
-    // The reset of the row, the row, the decision.
+    // The reset of the row, the row, and the decision.
     by_override(
         "override, eviction of a key that has one",
         3,

@@ -1,5 +1,5 @@
-//! Operations to kill, of the queue: taking a ticket, waiting, being served and serving, leaving, and taking back what the
-//! dead waited for or were granted.
+//! Operations to kill, on the queue: taking a ticket, waiting, being served and serving, leaving, and taking back what
+//! the dead waited for or were granted.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,13 +14,13 @@ use crate::beside::clock;
 use crate::operations::subject::Subject;
 use crate::operations::{Operation, PLACES, SET, Victim, YEAR, admitted, everything, operation};
 
-/// Long enough for a ticket, and no longer.
+/// Long enough to take a ticket, and no longer.
 const AT_ONCE: Duration = Duration::from_nanos(1);
 
-/// Longer than a waiter sleeps without looking after those before it, even while it is stepped.
+/// Longer than a waiter sleeps before it checks on those ahead of it, even while it is stepped.
 const LONGER_THAN_A_SLICE: Duration = Duration::from_millis(130);
 
-/// A place first, so that a look that finds none has changed nothing yet.
+/// The place comes first, so that a look that finds none has not changed anything yet.
 pub fn places_and_rates() -> SetDeclaration {
     set_with(Limit::concurrency("in_flight", PLACES))
 }
@@ -42,7 +42,8 @@ fn places(set: &LimitSet, count: u64) -> Request<'_> {
     everything(set, 1).with("in_flight", count).expect("declared")
 }
 
-/// Of each rate, something is used up for good, so that what is refunded and taken again depends on no clock.
+/// The set, after something of each rate was used for good, so that what is refunded and taken again does not depend on
+/// a clock.
 pub fn used_set(victim: &Victim) -> LimitSet {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 5));
@@ -51,7 +52,7 @@ pub fn used_set(victim: &Victim) -> LimitSet {
     set
 }
 
-/// Takes all places, in such a way that the one of the second permit can be given back.
+/// Takes all places, with one of them in the second permit so that it can be given back.
 pub fn all_places<'a>(set: &'a LimitSet) -> [Permit<'a>; 2] {
     all_places_for(set, &Subject::of(set))
 }
@@ -140,7 +141,7 @@ fn reset_for_the_first(victim: &Victim) {
     reset.expect("works");
 }
 
-/// The first of those who wait has been granted what it waits for, and is dead.
+/// The first waiter has been granted what it waits for, and is dead.
 fn recover_after_a_grant(victim: &Victim) {
     let set = used_set(victim);
     let [_others, mut permit] = all_places(&set);
@@ -150,7 +151,7 @@ fn recover_after_a_grant(victim: &Victim) {
     recover(victim);
 }
 
-/// The first of those who wait are dead.
+/// The first waiters are dead.
 fn recover_in_line(victim: &Victim) {
     let set = used_set(victim);
     let _held = all_places(&set);
@@ -226,7 +227,7 @@ pub fn cancel_what_was_held_by(holder: &Subject, victim: &Victim) {
     victim.ends();
 }
 
-/// Two places are given back: one to the victim, the other by the victim to the next.
+/// Two places are given back: one goes to the victim, and the victim grants the other to the next waiter.
 pub fn claim_a_grant(victim: &Victim) {
     let set = used_set(victim);
     let request = everything(&set, 1);
@@ -259,7 +260,7 @@ fn release_what_ran_out(victim: &Victim) {
     victim.expects(reclaimed);
 }
 
-/// No places: they cannot be taken in advance.
+/// No places: they cannot be reserved.
 fn rates_only() -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(2)
@@ -267,7 +268,7 @@ fn rates_only() -> SetDeclaration {
         .add_limit(Limit::rate("tokens", 10_000, YEAR))
 }
 
-/// For a token that will be there in an hour.
+/// Reserves a token that will be there in an hour.
 fn reserved(set: &LimitSet) -> Result<ReserveOutcome<'_>, shmlimit::Error> {
     everything(set, 1).reserve(Duration::from_secs(24 * 3600))
 }
@@ -317,7 +318,8 @@ const fn after_deaths(dying: usize, operation: Operation) -> Operation {
 pub const fn served(operation: Operation) -> Operation {
     Operation {
         is_served: true,
-        // Each place that the server gives back, and what is granted of it, unless that comes during one of the victim's sleeps.
+        // Each place that the server gives back, and what is granted because of that, unless it comes while the victim
+        // is asleep.
         more_transactions: 2 * operation.waiters + 1,
         ..operation
     }
@@ -340,7 +342,7 @@ const fn after_leases(operation: Operation) -> Operation {
 pub const WAITING_OPERATIONS: &[Operation] = &[
     beside(1, "refused behind 1", 0, try_acquire_behind),
     beside(3, "refused behind 3", 0, try_acquire_behind),
-    // The ticket, the refusal, the leave.
+    // The ticket, and leaving after the refusal.
     beside(0, "wait in vain, the first", 2, enqueue_first_and_leave),
     beside(1, "wait in vain behind 1", 2, enqueue_and_leave),
     beside(3, "wait in vain behind 3", 2, enqueue_and_leave),
@@ -376,7 +378,8 @@ pub const WAITING_OPERATIONS: &[Operation] = &[
         beside(2, "recover a dead grant, 1 waiting", 2, recover_after_a_grant),
     ),
     Operation {
-        // In whatever order the owners are met, the dead are granted what comes back, one after the other, or not.
+        // Depending on the order in which the owners are met, what comes back may first be granted to the dead, one
+        // after the other.
         more_transactions: 2,
         ..after_deaths(
             3,
