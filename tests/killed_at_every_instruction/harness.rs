@@ -1,6 +1,6 @@
-//! Proof: a process may be killed at any instruction of any operation, and what the others find is the state before
-//! it or the state after it, never something between, never a lock that no process gets, never a permit lost or
-//! doubled.
+//! Proof: a process may be killed at any instruction of any operation, and what the others find is the state before the
+//! operation or the state after it, never something in between, never a lock that no process can get, never a permit
+//! lost or doubled.
 //!
 //! ```text
 //! cargo run --release --package killed_at_every_instruction
@@ -8,72 +8,76 @@
 //!
 //! Every operation is stepped under `ptrace(2)`, one instruction at a time, in a child, and killed three ways:
 //!
-//! - **Stepped, copies recovered.** The region is compared after each instruction. Each distinct state of it is a
-//!   crash state: a copy is given the lock word that the kernel would leave (and would leave it only if the lock was
-//!   on the victim's robust list or pending there at that very instruction, which is looked up in the victim's memory
-//!   after every instruction), and an attached survivor takes the lock, recovers, and is asked about everything.
-//!   Instructions that change nothing leave the survivors nothing else to find, so they are the same crash state.
+//! - **Stepped, copies recovered.** The region is compared after each instruction. Each distinct state of it is a crash
+//!   state: a copy is given the lock word that the kernel would leave (which it only would if the lock was on the
+//!   victim's robust list or pending there at that very instruction; this is looked up in the victim's memory after
+//!   every instruction), and an attached survivor takes the lock, recovers, and is asked about everything. Instructions
+//!   that change nothing leave survivors nothing else to find, so they do not make another crash state.
 //! - **Killed.** A fresh process each time, a real SIGKILL after the instruction, the kernel's own treatment of the
-//!   lock, and a survivor in the same segment. Where others wait in the queue, they are real and awake: each of them
-//!   must be served after the kill, and how long the first has to wait for that is measured, but for nothing else.
+//!   lock, and a survivor in the same segment. If others wait in the queue, they are real and awake: each of them must
+//!   be served after the kill. How long the first has to wait for that is measured, but nothing depends on it.
 //!   Attaching, creating and detaching are only killed this way, at every system call (before and after it) and
-//!   wherever between them a file changes.
-//! - **Recoverer killed too.** From every distinct crash state, the survivor's own next operation is stepped, and
-//!   every distinct state on its way is recovered by a third process. It may find what the first survivor would have
-//!   found, or that with the second operation completed.
+//!   wherever a file changes between two of them.
+//! - **Recoverer killed too.** From every distinct crash state, the survivor's own next operation is stepped, and every
+//!   distinct state that it goes through is recovered by a third process. It may find what the first survivor would
+//!   have found, or that with the second operation completed.
 //!
-//! Everything that is done with the queue is killed: taking a ticket, waiting, looking, being served, claiming, leaving,
-//! cancelling, and whatever serves the first by giving something back, with none, one and three that wait. While a victim is stepped
-//! they are stopped, and in a copy they count as alive; then they too are taken for dead. *Stuck* is a lock that no
-//! process gets, a ticket that no process can remove, and a live waiter that no process serves although what it asks
-//! for is there; *lost* is what is held by no process that lives and not given back.
+//! Everything that is done with the queue is killed: taking a ticket, waiting, looking, being served, claiming,
+//! leaving, cancelling, and whatever serves the first waiter by giving something back, with none, one and three that
+//! wait. While a victim is stepped, the waiters are stopped, and in a copy they count as alive; later they are also
+//! taken for dead. *Stuck* is a lock that no process can get, a ticket that no process can remove, and a live waiter
+//! that no process serves although what it asks for is there. *Lost* is what is held by no live process, but was not
+//! given back.
 //!
-//! Of keyed sets, giving a key its row is killed in each state that the table may be in, with the same seed in every
-//! segment, and after each recovery the harness compares tags, keys and pins with fingerprints, holds and tickets by
-//! itself. Where another definition is applied, all limits must stand as before or all as after, the process that took
-//! them over.
+//! In keyed sets, giving a key its row is killed in each state that the table may be in, with the same seed in every
+//! segment, and after each recovery the harness compares tags, keys and pins with fingerprints, holds and tickets on
+//! its own. If another definition is applied, all limits must stand as before or all as after, in the eyes of the
+//! process that carried them over.
 //!
 //! Batches of credit are drawn, drawn anew, spent from and settled into. What is left of a batch changes outside of all
-//! transactions, so in each crash state the limit must stand as before or after, or lower by less than a batch, and never
-//! higher than either.
+//! transactions, so in each crash state the limit must stand as before or after, or lower by less than a batch, and
+//! never higher than either.
 //!
-//! Of a limit that hosts share, a lease is asked for and an answer brought into force. In each crash state the process that
-//! takes duty over sends the same request, if one was kept, and the same grant comes into force once.
+//! Of a limit that hosts share, a lease is asked for and an answer brought into force. In each crash state, the process
+//! that takes over the duty sends the same request, if one was kept, and the same grant comes into force once.
 //!
-//! Grants that nobody collects lapse on a clock that stands still but for what the victim lets pass.
+//! Grants that nobody claims lapse on a clock that stands still except when the victim lets time pass.
 //!
-//! Beside those that are listed, operations are generated, with their sets and with what comes before them: those of
-//! `tests/generated`, by seeds that are always the same. Each transaction of them that is found must be whole.
+//! In addition to the listed operations, others are generated, with their sets and with what comes before them: those
+//! of `tests/generated`, by seeds that are always the same. Each of their transactions that is found must be whole.
 //!
-//! Labels of holds are written outside of all transactions. In each crash state a hold has its own label, whole, or none.
+//! Labels of holds are written outside of all transactions. In each crash state, a hold has its own label, whole, or
+//! none.
 //!
-//! The table at the end counts the instructions stepped and the crash states that were recovered and checked: those
-//! of the first way once each, each real kill once, each state of the recoverers once. Torn, stuck and lost must be zero.
+//! The table at the end counts the instructions stepped and the crash states that were recovered and checked: each
+//! state of the first way once, each real kill once, each state of the recoverers once. Torn, stuck and lost must be
+//! zero.
 //!
-//! The second table is of victims that do not die: **stopped at every instruction**, with the lock or without it, while
-//! live processes beside them settle, release, drop, ask, renew, cancel waits and reservations, attach
-//! and detach, and one dies; then the victim goes on to its end. *Leaked* is what belongs to a live process without a
-//! permit, by a recount of the file, or of a rate what is used beyond what is used where the others come before the
-//! victim or after it. *Stuck* is a call that takes a hundred times as long as it may, or that had found the lock stuck
-//! and has no result when it is *repeated* with the same value. Of a critical section some of the states are tried.
+//! The second table is about victims that do not die: they are **stopped at every instruction**, with the lock or
+//! without it, while live processes beside them settle, release, drop, ask, renew, cancel waits and reservations,
+//! attach and detach, and one of these dies; then the victim goes on to its end. *Leaked* is what a recount of the file
+//! assigns to a live process without a permit, and what is used of a rate beyond what is used if the others come before
+//! the victim or after it. *Stuck* is a call that takes a hundred times as long as it may, or that had found the lock
+//! stuck and has no result when it is *repeated* with the same value. Within a critical section, only some of the
+//! states are tried.
 //!
-//! The harness can fail. Where survivors find the journal empty nothing is undone, and it must find torn states:
+//! The harness can fail. If survivors find the journal empty, nothing is undone, and the harness must find torn states:
 //!
 //! ```text
 //! SHMLIMIT_WITHOUT_JOURNAL=1 cargo run --release --package killed_at_every_instruction
 //! ```
 //!
-//! A name, or part of one, as argument restricts the run to the operations that have it, and `stopped` to the second
-//! table. `SHMLIMIT_THOROUGH=1` leaves out no state of the segment: operations are killed for real behind each of their
-//! changes and at some thousand instructions instead of at some dozen, every kind of recoverer is killed from every crash
-//! state instead of from some, victims are stopped before and behind each change, and it takes hours. Of the
-//! instructions between two changes, where other processes find nothing new, one in sixteen is stopped at;
-//! `SHMLIMIT_PHASE` says which. Where a definition is applied, less is done, because each try reads it for seconds.
-//! A build without optimisation leaves out most: what it steps is not what is shipped. `SHMLIMIT_PROGRESS=1` says what
-//! is done.
-//! `SHMLIMIT_ONE_IN=12` tries of each operation one in twelve of the crash states and of the stops that an ordinary run
-//! tries, and at least one; by turns it is killed for real or its recoverer is, or where it reads a definition, is stopped.
-//! `SHMLIMIT_PHASE` says which.
+//! A name, or part of one, as an argument restricts the run to the operations that have it, and `stopped` restricts it
+//! to the second table. `SHMLIMIT_THOROUGH=1` leaves out no state of the segment: operations are killed for real right
+//! after each of their changes and at thousands of instructions instead of dozens, every kind of recoverer is killed
+//! from every crash state instead of from some, victims are stopped before and after each change, and it takes hours.
+//! Of the instructions between two changes, where other processes find nothing new, victims are stopped at one in
+//! sixteen; `SHMLIMIT_PHASE` says which. If a definition is applied, less is done, because each try reads it for
+//! seconds. A build without optimisation leaves out most, because what it steps is not what is shipped.
+//! `SHMLIMIT_PROGRESS=1` prints what is being done.
+//! `SHMLIMIT_ONE_IN=12` tries, of each operation, one in twelve of the crash states and stops that an ordinary run
+//! tries, and at least one. The operation is killed for real in one run, and in the next its recoverer is, or, if it
+//! reads a definition, it is stopped. `SHMLIMIT_PHASE` says which.
 
 mod beside;
 mod copies;
@@ -110,29 +114,30 @@ use operations::{DEATHS, OPERATIONS, Operation, RECOVERERS, Recoverer};
 use report::{Row, StoppedTable, Table, Tally, Way};
 use sample::Sample;
 
-/// The least that a complete optimised run must have recovered.
+/// The fewest states that a complete optimised run must have recovered.
 const MIN_STATES: u64 = 10_000;
 
-/// The least that it must have stopped.
+/// The fewest states in which it must have stopped a victim.
 const MIN_STOPS: u64 = 1_500;
 
-/// Beside others it takes longer to set the scene and to look at what is left, so less is tried there.
+/// Beside others, it takes longer to set the scene and to look at what is left, so less is tried there.
 const BESIDE_OTHERS: usize = 12;
 
-/// The journal is the same that all operations have, and recovery looks at every row of a table of keys: less is tried
-/// twice there.
+/// The journal is the same for all operations, and recovery looks at every row of a table of keys, so fewer recoverers
+/// are killed there.
 const BY_KEY: usize = 6;
 
 /// Applying a declaration is mostly reading it, over and over before each kill.
 const READING_A_TEXT: usize = 300;
 
-/// Where a definition has come into force, each recoverer reads it too: one in so many crash states has them killed.
+/// If a definition has come into force, each recoverer reads it, too: they are killed in one of this many crash states.
 const APPLIED: usize = 16;
 
-/// At one in so many instructions a victim is stopped where no change is left out.
+/// If no change is left out, a victim is also stopped at one in this many instructions.
 const BETWEEN_CHANGES: usize = 16;
 
-/// A run in which no job ends for this long hangs, however busy the machine is; one that leaves nothing out takes hours.
+/// A run in which no job ends for this long hangs, however busy the machine is. A run that leaves nothing out takes
+/// hours.
 const TIMEOUT: Duration = Duration::from_secs(40 * 60);
 const TIMEOUT_WITH_EVERYTHING: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -217,12 +222,12 @@ struct Effort {
     /// An unoptimised build only shows that everything works: its instructions are not those that are shipped, and
     /// there are ten times as many.
     is_brief: bool,
-    /// Kills where a longer operation changes the segment, which no operation does more than some hundred times, and again
-    /// at equal distances.
+    /// Kills right after changes of the segment, if a longer operation makes more (none makes more than a few hundred),
+    /// and the same number at equal distances.
     kills: usize,
-    /// One in so many of what is tried in an ordinary run.
+    /// One in how many of what is tried is tried in this run.
     every: usize,
-    /// Places to stop at.
+    /// How many places to stop at.
     stops: usize,
     sample: Sample,
 }
@@ -267,8 +272,8 @@ fn operations(effort: Effort) -> impl Iterator<Item = Operation> {
 fn jobs(effort: Effort) -> Vec<Job> {
     let mut jobs = Vec::new();
     if is_without_journal() {
-        // The plain operations, and one depth, are enough to see that what is torn is found. Those who wait recover what
-        // they find, and must not be let loose on what cannot be recovered.
+        // The plain operations, at one depth, are enough to show that torn states are found. Waiters recover what they
+        // find, and must not be let loose on what cannot be recovered.
         let alone = OPERATIONS.iter().filter(|it| !it.has_company());
         return alone
             .flat_map(|it| [Job::Killed(*it), Job::Copies(*it)])
@@ -277,17 +282,17 @@ fn jobs(effort: Effort) -> Vec<Job> {
     let sample = effort.sample;
     let tries_file = |operation: &FileOperation, way| sample.tries(operation.name, way, DEATHS);
     let tries = |operation: &Operation, way| sample.tries(operation.name, way, operation.ways_by_turns());
-    // The longest first, so that no processor is idle at the end.
+    // The longest jobs come first, so that no processor is idle at the end.
     if !effort.is_brief {
         let operations = FILE_OPERATIONS.iter().rev();
         let operations = operations.filter(|it| tries_file(it, Way::Twice));
         jobs.extend(operations.map(|it| Job::FileTwice(*it)));
     }
     for operation in operations(effort).filter(|it| tries(it, Way::Twice)) {
-        // Beside others, and by key, the journal is the same that all operations have.
+        // Beside others, and by key, the journal is the same as for all operations.
         let is_plain = !operation.has_company() && !operation.is_keyed && !operation.applies;
-        // One that draws itself would go by batches that are not in the copies.
-        // Nor what it spends or notes of a lease.
+        // A recoverer that draws would depend on batches that are not in the copies, and likewise on what it spends or
+        // notes of a lease.
         let goes_by_more = operation.draws || operation.is_leased || operation.seed.is_some();
         let recoverers = if !goes_by_more && (effort.is_thorough || is_plain && !effort.is_brief) {
             RECOVERERS
@@ -303,7 +308,8 @@ fn jobs(effort: Effort) -> Vec<Job> {
     let files = files.filter(|it| tries_file(it, Way::Killed));
     jobs.extend(files.map(|it| Job::File(*it)));
     for operation in operations(effort) {
-        // Reading a text takes minutes, an instruction at a time: once for real, and of the keys by copies.
+        // Reading a definition takes minutes, an instruction at a time: it is done once for real and, for keys, only in
+        // copies.
         let is_too_long = operation.applies && operation.is_keyed;
         if effort.is_thorough || tries(&operation, Way::Killed) && !is_too_long {
             jobs.push(Job::Killed(operation));
@@ -449,8 +455,8 @@ fn judge(table: &Table, complete: Option<Effort>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Without the journal, every operation that changes several words under it must be seen torn, in a copy and, where
-/// no request waits beside it, for real; what changes one word, or nothing that a user can see, must not.
+/// Without the journal, every operation that changes several words under it must be found torn, in a copy and, if no
+/// request waits beside it, for real. An operation that changes one word, or nothing that a user can see, must not.
 fn judge_without_journal(table: &Table) -> ExitCode {
     let mut failed = false;
     for row in &table.0 {
@@ -463,7 +469,7 @@ fn judge_without_journal(table: &Table) -> ExitCode {
         } else {
             torn == [0, 0]
         };
-        // A line that is torn may well be stuck.
+        // A queue that is torn may well be stuck.
         if !is_as_expected || (row.total().stuck > 0 && !has_company) {
             println!("FAILED: `{}` without the journal: {row:?}", row.name);
             failed = true;

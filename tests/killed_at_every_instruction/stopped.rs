@@ -1,9 +1,9 @@
 //! Stopped at every instruction: the victim does not die. It is stopped, with the lock or without it, while the crew
 //! gives back what it has, and then goes on to its end.
 //!
-//! Nothing may be leaked by that: the process that lives in the end holds nothing, what the dead held has been given
-//! back, and of each rate is used what is used where the crew comes before the victim or after it. No process may be
-//! blocked beyond what is stated. A call that found the lock stuck is repeated with the same value, and then has its
+//! Nothing may leak because of that: in the end, live processes hold nothing, what the dead held has been given back,
+//! and of each rate as much is used as if the crew had come before the victim or after it. No process may be blocked
+//! for longer than is stated. A call that found the lock stuck is repeated with the same value, and then has its
 //! result.
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,10 +25,10 @@ use crate::state::survivor::Judgement;
 use crate::stepping::trace::Trace;
 use crate::stepping::tracee::{Place, Stop};
 
-/// How long what others do in the background may take until it is seen.
+/// How long it may take to see what others do in the background.
 const SOON: Duration = Duration::from_secs(2);
 
-/// What is used of each rate of a set without keys, by position, without what calls of the crew are charged that the
+/// How much is used of each rate of a set without keys, by position, except for the charges of crew calls that the
 /// order of events may admit or refuse.
 type Used = Vec<u64>;
 
@@ -40,13 +40,13 @@ enum Stand {
     AtTheEnd,
 }
 
-/// The places of a run, from the addresses behind each of its instructions.
+/// The places of a run, from the addresses after each of its instructions.
 fn places(addresses: &[u64]) -> impl Iterator<Item = Place> {
     let mut arrivals: HashMap<u64, u64> = HashMap::new();
     let mut last = 0;
     addresses.iter().zip(1..).map(move |(address, instructions)| {
         let arrivals = arrivals.entry(*address).or_default();
-        // An instruction that repeats itself counts once.
+        // An instruction that repeats itself counts only once.
         *arrivals += u64::from(*address != last);
         last = *address;
         Place {
@@ -62,8 +62,8 @@ struct Rehearsal<'a> {
     gate: Gate,
 }
 
-/// Tries `max` places to stop at within the critical section and four times as many outside of it, or all where there
-/// are fewer. Also stops at one in `between` of all instructions.
+/// Tries `max` places to stop at within the critical section and four times as many outside of it, or all if there are
+/// fewer. Also stops at one in `between` of all instructions.
 pub fn stop_everywhere(operation: Operation, max: usize, between: Option<usize>, sample: Sample) -> Tally {
     let stage = Stage::with_room(operation);
     let rehearsal = Rehearsal {
@@ -77,7 +77,7 @@ pub fn stop_everywhere(operation: Operation, max: usize, between: Option<usize>,
         return tally;
     };
     let last = trace.instructions;
-    // Where the lock is free, what changes while the victim is stepped is changed by others as well.
+    // While the lock is free, others also change what changes while the victim is stepped.
     let parts = [max, max.saturating_mul(4)];
     let mut stops: BTreeSet<u64> = trace
         .stops(&stage.layout)
@@ -93,7 +93,7 @@ pub fn stop_everywhere(operation: Operation, max: usize, between: Option<usize>,
     }
     let stops: BTreeSet<u64> = sample.of(stops.len(), stops).collect();
     let between = places(&addresses).filter(|place| stops.contains(&place.instructions));
-    // The first and the last say what is used where the crew comes first and where it comes last.
+    // The first and the last run show what is used if the crew comes first and if it comes last.
     let mut expected: Option<Vec<RangeInclusive<u64>>> = None;
     let ends = [Stand::AtTheBeginning, Stand::AtTheEnd];
     let between = between.map(Stand::At);
@@ -118,7 +118,7 @@ pub fn stop_everywhere(operation: Operation, max: usize, between: Option<usize>,
     tally
 }
 
-/// A unit may be replenished meanwhile, and the victim's own call may be admitted or refused.
+/// Widens the ranges. A unit may be replenished in the meantime, and the victim's own call may be admitted or refused.
 fn widen(expected: &mut Option<Vec<RangeInclusive<u64>>>, used: &[u64]) {
     let around = used.iter().map(|used| used.saturating_sub(1)..=used + 1);
     let wider = match expected.take() {
@@ -133,7 +133,7 @@ fn widen(expected: &mut Option<Vec<RangeInclusive<u64>>>, used: &[u64]) {
 }
 
 impl Rehearsal<'_> {
-    /// The victim's instructions, beside a crew that does nothing, and the address behind each of them.
+    /// The victim's instructions, beside a crew that does nothing, and the address after each of them.
     fn record(&self) -> Option<(Trace, Vec<u64>)> {
         self.stage.clear();
         let crew = self.start_crew()?;
@@ -221,8 +221,8 @@ impl Rehearsal<'_> {
         }
     }
 
-    /// Counts what is held in the file, without the library: those who live have given back everything. Then what the dead
-    /// held is given back as well, and nothing may be left.
+    /// Counts what is held in the file, without the library: live processes have given back everything. Then what the
+    /// dead held is given back as well, and nothing may be left.
     fn recount(&self, alive: &[u32]) -> Result<(), Judgement> {
         let soon = Instant::now() + SOON;
         loop {
@@ -248,7 +248,7 @@ impl Rehearsal<'_> {
         }
     }
 
-    /// What is used when the background threads have come to their end: all that can be given back of it is.
+    /// What is used once the background threads are done: everything that can be given back has been.
     fn settles_at(&self, allowed: Option<&[RangeInclusive<u64>]>) -> Result<Used, Judgement> {
         let soon = Instant::now() + SOON;
         let mut used = self.used();
@@ -292,11 +292,11 @@ impl Rehearsal<'_> {
     }
 }
 
-/// Never more than there is, whatever the state of the segment.
+/// Checks that no more is held than there is, whatever the state of the segment.
 fn check_capacity(snapshot: &SegmentSnapshot) -> Result<(), String> {
     let set = &snapshot.sets[0];
     for limit in &set.limits {
-        // By key, each has a capacity of its own; one that adapts may have held more a moment ago.
+        // In a keyed set, each key has its own capacity. A limit that adapts may have held more a moment ago.
         let is_one_capacity = limit.kind == Kind::Concurrency && set.keys.is_none();
         let Some(max) = limit
             .capacity

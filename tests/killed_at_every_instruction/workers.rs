@@ -1,4 +1,4 @@
-//! Two or more processes that share the work: each has one thread, so that it may fork, and one processor, which it
+//! Two or more processes that share the work. Each has one thread, so that it may fork, and one processor, which it
 //! shares with the child that it steps.
 #![allow(unsafe_code, reason = "forks")]
 
@@ -16,13 +16,13 @@ use nix::unistd::{ForkResult, Pid, fork, pipe};
 
 use crate::report::{Delays, Tally};
 
-/// Words of a result: the number of the job and what was counted, and the delays.
+/// Words of a result: the number of the job and the counts, and then the delays.
 const COUNTS: usize = 7;
 const WORDS: usize = COUNTS + Delays::WORDS;
 
 const _: () = assert!(8 * WORDS <= nix::libc::PIPE_BUF);
 
-/// Does all jobs and hands their results to `done`, by number. Panics if a worker fails, or if no job ends for as long as
+/// Does all jobs and hands their results to `done`, by number. Panics if a worker fails, or if no job ends for
 /// `timeout`.
 pub fn work(
     jobs: usize,
@@ -35,7 +35,7 @@ pub fn work(
     let numbers: Vec<u8> = (0..jobs)
         .flat_map(|job| u16::try_from(job).expect("few jobs").to_ne_bytes())
         .collect();
-    // Fits the pipe, so no process needs to read yet.
+    // The numbers fit into the pipe, so no process needs to read yet.
     std::fs::File::from(feeder).write_all(&numbers).expect("room");
     let workers: Vec<Pid> = processors()
         .into_iter()
@@ -53,7 +53,7 @@ pub fn work(
     let mut results = std::fs::File::from(results);
     while let Some(result) = next_result(&mut results, timeout).unwrap_or_else(|| {
         for worker in &workers {
-            // What they trace dies with them.
+            // The processes that the workers trace die with them.
             let _ = kill(*worker, Signal::SIGKILL);
         }
         panic!("no job has come to its end within {timeout:?}");
@@ -92,13 +92,13 @@ fn serve(processor: usize, queue: &OwnedFd, reporter: &OwnedFd, perform: impl Fn
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("bound to the parent");
     let mut own = CpuSet::new();
     own.set(processor).expect("a processor");
-    // Stepping is twice as fast where tracer and child need not wake each other's processor.
+    // Stepping is twice as fast if tracer and child need not wake each other's processor.
     sched_setaffinity(Pid::this(), &own).expect("an affinity");
     let mut queue = std::fs::File::from(queue.try_clone().expect("a descriptor"));
     let mut reporter = std::fs::File::from(reporter.try_clone().expect("a descriptor"));
     let mut job = [0; 2];
     while queue.read(&mut job).expect("a job") == job.len() {
-        // A pipe hands out what was written in pairs in pairs, as long as no process reads an odd number.
+        // A pipe gives out pairs of bytes if pairs are written, as long as no process reads an odd number of bytes.
         let number = u16::from_ne_bytes(job);
         let tally = perform(usize::from(number));
         let counts: [u64; COUNTS] = [
@@ -111,7 +111,7 @@ fn serve(processor: usize, queue: &OwnedFd, reporter: &OwnedFd, perform: impl Fn
             tally.repeated,
         ];
         let words = counts.into_iter().chain(tally.delays.to_words());
-        // Written in one piece, being shorter than PIPE_BUF.
+        // Written in one piece, because it is shorter than PIPE_BUF.
         let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
         reporter.write_all(&bytes).expect("a reader");
     }

@@ -1,7 +1,7 @@
 //! The bytes of a segment as the harness sees them: mapped raw, beside the library.
 //!
-//! The offsets are those of `tests/layout_mirror/words.rs`. They are checked against what the library says in
-//! [`Layout::assert_agrees_with`], so that a change of the format cannot make the proof look at the wrong words.
+//! The offsets are those of `tests/layout_mirror/words.rs`. [`Layout::assert_agrees_with`] checks them against what the
+//! library says, so that a change of the format cannot make the proof look at the wrong words.
 #![allow(unsafe_code, reason = "looks at the words of a mapping")]
 
 use std::collections::HashSet;
@@ -86,7 +86,7 @@ impl RawFile {
         changes
     }
 
-    /// A word of it.
+    /// A word of the file.
     pub fn word(&self, index: usize) -> u64 {
         self.words()[index].load(Ordering::Relaxed)
     }
@@ -106,7 +106,7 @@ impl RawFile {
     }
 }
 
-/// Where things lie in a segment of one set, in words from its start.
+/// Where everything is in a segment of one set, in words from its start.
 #[derive(Clone, Debug)]
 pub struct Layout {
     participants: usize,
@@ -114,46 +114,46 @@ pub struct Layout {
     has_slot_lock: bool,
     control: usize,
     counters: usize,
-    /// What a user can see of the set: everything but what is counted, the words that change without changing what the set
-    /// says, and holds and tickets, which are looked at by whether they are taken, and by their phase.
+    /// What a user can see of the set: everything except counts, words that change without changing what the set says,
+    /// and holds and tickets, which are compared by whether they are taken, and by their phase.
     canonical: Vec<usize>,
     /// What is counted under the lock and not journalled.
     counted: Vec<usize>,
-    /// Of keys, admitted and refused in one word, which begin anew where a row is given to another key.
+    /// The counts of keys, admitted and refused in one word, which start over when a row is given to another key.
     counted_of_keys: Vec<usize>,
-    /// Counters that are moved without the lock, each by itself.
+    /// Counters that change without the lock, each by itself.
     unlocked: Vec<usize>,
     /// Words of holds that are changed without the lock or the journal.
     unjournalled: Vec<usize>,
     limits: usize,
-    /// Of the definition that is in force.
+    /// The generation of the definition in force.
     generation: usize,
     tags: usize,
     rows: Table,
     is_keyed: bool,
     holds: Table,
-    /// What holds are labelled with: as many as holds, or none.
+    /// The labels of holds: as many as holds, or none.
     labels: Table,
     tickets: Table,
-    /// Whether processes draw batches, which holds record.
+    /// Whether processes draw batches, which have holds.
     pub draws: bool,
     /// Where the leases are, if hosts share its limit.
     pub leases: LeaseWords,
 }
 
-/// What the definition of a set says whose processes draw batches.
+/// What the definition of a set contains if processes draw batches.
 const CREDIT: &[u8] = b"credit";
 
-/// What the definition of a set says of which hosts share a limit, which is its only one then.
+/// What the definition of a set contains if hosts share a limit, which is its only one then.
 const FLEET: &[u8] = b"[fleet]";
 
-/// Whether a word of a ticket in a phase means something: the others are written before the journal says so, or
-/// left over. A waiter futex always means something, but not to a process that is not asleep.
+/// Whether a word of a ticket in this phase means something: the others are written before the journal says so, or left
+/// over. A waiter futex always means something, but only to a process that is asleep.
 fn means_something(word: usize, state: u64, request: u64) -> bool {
     let phase = state & 3;
     match word {
         ticket::WAITER_FUTEX | ticket::LOOKED_AT => false,
-        // Given up by one store without the lock; the process that reclaims takes it back.
+        // A ticket is given up by a single store without the lock; the process that reclaims takes it back.
         ticket::OWNER => phase == ticket::WAITING,
         ticket::ENQUEUED_AT | ticket::REQUEST | ticket::ROW | ticket::DEADLINE => phase != 0,
         ticket::GRANTED_AT | ticket::HOLD | ticket::HOLD_SERIAL => phase == ticket::GRANTED,
@@ -169,9 +169,9 @@ fn means_something(word: usize, state: u64, request: u64) -> bool {
     }
 }
 
-/// Whether a word of a hold means something: in a free one, that it is free, and which is the next. What is changed without
-/// the lock is looked at apart. An operation that is undone passes over a serial number, so that none is foretold: those
-/// of granted tickets have to be the same.
+/// Whether a word of a hold means something: in a free hold, only that it is free, and which one is next. What changes
+/// without the lock is checked separately. An operation that is undone skips a serial number, so numbers cannot be
+/// predicted: those of granted tickets only have to match.
 fn means_something_in_hold(word: usize, owner: u64) -> bool {
     match word {
         hold::OWNER | hold::NEXT => true,
@@ -189,7 +189,8 @@ impl Layout {
         assert_eq!(image[header::SETS], 1, "the proof works on segments of one set");
         let directory = byte_offset(header::DIRECTORY_OFFSET);
         let participant_count = usize::try_from(image[header::PARTICIPANTS]).expect("small");
-        // The directory follows, so that this is exact. Which owner a hold has, and which is dead, is read by it.
+        // The directory follows, so this is exact. Which owner a hold has, and which owner is dead, is read with this
+        // size.
         assert_eq!(
             directory - participants,
             participant_count * participant::SIZE,
@@ -220,9 +221,9 @@ impl Layout {
             control::LAST_RECOVERER,
             control::RESET_INSTANT,
             control::RESET_ROW,
-            // The process that finds the lock taken counts that, a recoverer too.
+            // Counted by any process that finds the lock taken, including a recoverer.
             control::LOCK_WAITS,
-            // The process that has the lock next goes on with the search that it speaks of.
+            // The next process that has the lock goes on with the search that this word stands for.
             control::MARKS,
             // A time before which nothing lapses, which may be too early.
             control::LAPSE_AT,
@@ -294,7 +295,7 @@ impl Layout {
         }
     }
 
-    /// Compares some words of the file with what the library says that they are.
+    /// Compares some words of the file with what the library says they are.
     pub fn assert_agrees_with(&self, file: &RawFile, snapshot: &SegmentSnapshot) {
         let image = file.copy();
         let set = &snapshot.sets[0];
@@ -352,9 +353,9 @@ impl Layout {
         }
     }
 
-    /// What a user can see of the set. A word that means nothing in a hold that is free, or in a ticket's phase, is zero. What
-    /// is left of a batch is spent without the journal, so that amounts of batches are: what became of them is seen by what
-    /// is left of the limit.
+    /// What a user can see of the set. A word that means nothing in a free hold, or in a ticket's phase, is zero. So
+    /// are amounts of batches, because what is left of a batch is spent without the journal; what became of a batch
+    /// shows in what is left of the limit.
     pub fn canonical(&self, image: &[u64]) -> Vec<u64> {
         let words = self.canonical.iter().map(|word| image[*word]);
         let holds = self.holds.records().flat_map(|start| {
@@ -387,9 +388,9 @@ impl Layout {
         self.counted.iter().any(|word| first[*word] != last[*word])
     }
 
-    /// Whether what is counted under the lock has lost nothing that was counted before, nor the operation's own where it came
-    /// to its end, nor was counted twice by one process: `last` is what its unkilled run had counted, and each of those
-    /// who died may have counted and been undone. What is `served` after it counts as well.
+    /// Whether the counts under the lock have lost nothing that was counted before, nor what the operation itself
+    /// counted if it finished, and whether no process counted twice. `last` is what the unkilled run had counted; each
+    /// of the dead may have counted and been undone. What was `served` afterwards counts as well.
     pub fn check_counted(
         &self,
         first: &[u64],
@@ -397,7 +398,7 @@ impl Layout {
         found: &[u64],
         served: bool,
     ) -> Result<(), String> {
-        // Two died at most: the process, and the one that recovered after it.
+        // At most two have died: the process, and the one that recovered after it.
         let most = |first: u64, last: u64| first.max(last).saturating_add(2 * first.abs_diff(last));
         let shown = |word: &usize| {
             let (first, last, found) = (first[*word], last[*word], found[*word]);
@@ -430,7 +431,7 @@ impl Layout {
         image[self.generation]
     }
 
-    /// Whether the limits are all by the definition that is in force.
+    /// Whether all limits follow the definition that is in force.
     pub fn check_generation(&self, image: &[u64]) -> Result<(), String> {
         let (in_force, own) = (image[self.generation], image[self.control + control::GENERATION]);
         let migrated = image[self.control + control::MIGRATED];
@@ -443,7 +444,8 @@ impl Layout {
     }
 
     /// Whether each row with a key has that key's tag and the others none, no key has two rows, and the pins of each
-    /// row are the holds, and the tickets granted or passed over, that name it. Said here a second time, without the library.
+    /// row are the holds, and the granted or passed-over tickets, that name it. Stated here a second time, without the
+    /// library.
     pub fn check_table(&self, image: &[u64]) -> Result<(), String> {
         if !self.is_keyed {
             return Ok(());
@@ -464,7 +466,7 @@ impl Layout {
             if fingerprint != [0, 0] && !keys.insert(fingerprint) {
                 return Err(format!("row {number} is of a key that has another"));
             }
-            // The upper half tells what the row was before.
+            // The upper half says what the row was before.
             let names_row = |place: &usize, word: usize| image[place + word] as u32 == number as u32;
             let is_taken = |hold: &usize| image[hold + hold::OWNER] != 0;
             let is_pinned = |ticket: &usize| image[ticket + ticket::STATE] & 3 >= ticket::GRANTED;
@@ -536,7 +538,7 @@ impl Layout {
         holds.chain(tickets).filter(|owner| is_theirs(*owner)).count()
     }
 
-    /// Lets the leases of all that is held have run out long ago.
+    /// Makes the leases of everything that is held end long ago.
     pub fn let_leases_run_out(&self, file: &RawFile) {
         for hold in self.holds.records() {
             if file.words()[hold + hold::OWNER].load(Ordering::Relaxed) != 0 {
@@ -545,12 +547,12 @@ impl Layout {
         }
     }
 
-    /// The counters that are moved without the lock.
+    /// The counters that change without the lock.
     pub fn unlocked(&self, image: &[u64]) -> Vec<u64> {
         self.unlocked.iter().map(|word| image[*word]).collect()
     }
 
-    /// Whether what is changed without the journal has only grown, and nothing is left to be searched for.
+    /// Whether what changes without the journal has only grown, and no search for marks is pending.
     pub fn check_unjournalled(&self, first: &[u64], found: &[u64]) -> Result<(), String> {
         if let Some(word) = self
             .unjournalled
@@ -568,12 +570,12 @@ impl Layout {
         }
     }
 
-    /// Words that an unfinished operation has noted; 255 during a reset.
+    /// How many words an unfinished operation has noted; 255 during a reset.
     pub fn journal_count(&self, image: &[u64]) -> u64 {
         image[self.journal_word()] & 0xff
     }
 
-    /// Moves on with every operation that comes to its end.
+    /// A number that grows with every operation that finishes.
     pub fn journal_sequence(&self, image: &[u64]) -> u64 {
         image[self.journal_word()] >> 8
     }
@@ -587,24 +589,24 @@ impl Layout {
         image[self.control + control::POISONED] != 0
     }
 
-    /// The byte at which the lock lies.
+    /// The byte at which the lock begins.
     pub fn lock_offset(&self) -> usize {
         8 * self.control
     }
 
-    /// The byte at which the lock word lies.
+    /// The byte at which the lock word begins.
     pub fn lock_word_offset(&self) -> usize {
         let index = if self.has_slot_lock { 0 } else { LOCK_WORD_INDEX };
         self.lock_offset() + 4 * index
     }
 
-    /// Whether the thread holds the lock, which is its process's only one with a participant.
+    /// Whether the thread, which must be the only one of its process, holds the lock.
     pub fn is_held_by(&self, image: &[u64], thread: u32) -> bool {
         self.holder(self.lock(image), |word| image[word]) == thread
     }
 
-    /// The thread that a lock word names, or the process of the participant that it names; zero where the lock is free, or
-    /// the next process's to take over, because that participant is gone.
+    /// The thread that a lock word names, or the process of the participant that it names; zero if the lock is free, or
+    /// if the next process may take it over because that participant is gone.
     pub fn holder(&self, lock: u32, word: impl Fn(usize) -> u64) -> u32 {
         if !self.has_slot_lock {
             return lock & libc::FUTEX_TID_MASK;
@@ -626,7 +628,7 @@ impl Layout {
         self.participants + slot * participant::SIZE
     }
 
-    /// The lock word of a process that is attached, where the lock is a slot lock.
+    /// The lock word of an attached process, if the lock is a slot lock.
     pub fn own_slot_lock(&self, process: u32, file: &RawFile) -> Option<u64> {
         if !self.has_slot_lock {
             return None;
@@ -642,7 +644,7 @@ impl Layout {
         Some((generation >> 15) << 32 | (generation & 0x7fff) << 16 | slot)
     }
 
-    /// Whether a dead owner of the lock is found by asking for it, and not by the kernel.
+    /// Whether it takes a process that asks for the lock to find that its owner is dead, because the kernel does not.
     pub fn has_slot_lock(&self) -> bool {
         self.has_slot_lock
     }
@@ -658,12 +660,12 @@ impl Layout {
         ])
     }
 
-    /// Does what the kernel does to the lock of a dead thread: the id goes, the mark of waiters stays, and the mark
-    /// of a dead owner is set. The links of the robust list in the rest of the mutex stay as they are, addresses of
-    /// a process that is gone; the process that takes the lock next overwrites them before anything reads them.
+    /// Does what the kernel does to the lock of a dead thread: the thread's id goes, the mark of waiters stays, and the
+    /// mark of a dead owner is set. The links of the robust list in the rest of the mutex stay as they are: addresses
+    /// of a process that is gone, which the next process that takes the lock overwrites before anything reads them.
     pub fn hand_on_lock(&self, image: &mut [u64]) {
         if self.has_slot_lock {
-            // It stays as it is: its owner is dead.
+            // The word stays as it is: its owner is dead.
             return;
         }
         let word = (self.lock(image) & libc::FUTEX_WAITERS) | libc::FUTEX_OWNER_DIED;
@@ -674,14 +676,14 @@ impl Layout {
         image[index] = u64::from_ne_bytes(bytes);
     }
 
-    /// Makes the owner of a slot dead: the slot is free, in its next generation, as when others have found it so. Where
-    /// its byte is locked no process is dead otherwise, and in copies all bytes are.
+    /// Makes the owner of a slot dead: the slot is free, in its next generation, as when others have found it so.
+    /// Otherwise no process whose byte is locked is dead, and in copies all bytes are locked.
     pub fn bury(&self, image: &mut [u64], slot: usize) {
         let state = self.participants + slot * participant::SIZE + participant::STATE;
         image[state] = buried(image[state]);
     }
 
-    /// As [`bury`](Self::bury), every process but one process, in the file itself.
+    /// As [`bury`](Self::bury), for every process but one, in the file itself.
     pub fn bury_all_but(&self, survivor: u32, file: &RawFile) {
         for slot in 0..self.participant_count {
             let participant = self.participants + slot * participant::SIZE;
@@ -693,7 +695,7 @@ impl Layout {
     }
 }
 
-/// The state of a slot that was freed after this one.
+/// The state of a slot once it is freed.
 fn buried(state: u64) -> u64 {
     ((state >> 2) + 1) << 2
 }

@@ -1,4 +1,4 @@
-//! Where the leases of a set lie whose limit hosts share, and what their words say.
+//! Where the leases of a set are if hosts share its limit, and what their words say.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::words::{lease, row};
 pub struct LeaseWords {
     /// Where the records of the rows begin.
     records: Vec<usize>,
-    /// Where the record of a shard of keys begins, which is the first of the segment.
+    /// Where the record of a shard of keys begins. It is the first in the segment.
     of_shard: Option<usize>,
-    /// Its lists of rows: those that want something, then those that are looked at in time.
+    /// The shard's lists of rows: first those that want something, then those that are looked at in time.
     lists: Range<usize>,
 }
 
@@ -64,7 +64,7 @@ impl LeaseWords {
             .collect()
     }
 
-    /// The latest instant at which the rows of a shard were looked at, or came to wait for a look.
+    /// The latest instant at which the rows of a shard were looked at, or began to wait for a look.
     pub fn last_look(&self, image: &Image) -> Duration {
         let of_shard = self.of_shard.into_iter();
         let words =
@@ -72,7 +72,7 @@ impl LeaseWords {
         Duration::from_nanos(words.max().unwrap_or(0))
     }
 
-    /// Whether a lease ends after one instant of the segment clock, and no later than another.
+    /// Whether a lease ends after one instant of the segment clock, and not after another.
     pub fn one_ends(&self, image: &Image, after: Duration, until: Duration) -> bool {
         let mut ends = self
             .records
@@ -81,7 +81,8 @@ impl LeaseWords {
         ends.any(|end| end > after.as_nanos() as u64 && end <= until.as_nanos() as u64)
     }
 
-    /// Whether each row of a key that has something to say to the store is on a list, at an instant of the segment clock.
+    /// Whether, at this instant of the segment clock, each row of a key that has something to report to the store is on
+    /// a list.
     pub fn check_lists(&self, image: &Image, now: Duration) -> Result<(), String> {
         let (wanting, kept) = image[self.lists.clone()].split_at(self.lists.len() / 2);
         for (number, record) in self.records.iter().enumerate() {
@@ -101,7 +102,7 @@ impl LeaseWords {
         Ok(())
     }
 
-    /// What the store does not know yet of what all rows have spent.
+    /// How much of what all rows have spent the store does not know about yet.
     pub fn spent(&self, image: &Image) -> u64 {
         self.sum(image, |record| image[record + lease::SPENT])
     }

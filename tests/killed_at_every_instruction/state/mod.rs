@@ -1,4 +1,5 @@
-//! The segment that a victim leaves behind: its bytes, where operations are performed, and what is asked of it afterwards.
+//! The segment that a victim leaves behind: its bytes, where operations are performed, and what is asked about it
+//! afterwards.
 
 pub mod image;
 mod lease_words;

@@ -1,4 +1,4 @@
-//! Where the tables of a set lie, which follow its journal.
+//! Where the tables of a set are, which follow its journal.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ pub struct Table {
     pub start: usize,
     pub stride: usize,
     pub count: usize,
-    /// Words of a record without those of the order among keys, which are not journalled.
+    /// Words of a record, without those of the order among keys, which are not journalled.
     pub size: usize,
 }
 
@@ -22,12 +22,12 @@ impl Table {
 
 /// What follows the journal.
 pub struct Pieces {
-    /// Words of the order among keys: its own, those of its entries, and what rows have of it. None is journalled.
+    /// Words of the order among keys: its own, those of its entries, and those in rows. None of them is journalled.
     pub order: Vec<usize>,
     pub tags: usize,
     pub rows: Table,
     pub is_keyed: bool,
-    /// The states of the shard itself, which say how the store fares, and two lists of rows; or nothing.
+    /// The states of the shard itself, which say how the store is doing, and two lists of rows; or nothing.
     pub leases: Range<usize>,
     pub holds: Table,
     pub labels: Table,

@@ -1,4 +1,4 @@
-//! Where an operation is performed: a segment that victims attach to, and one where copies of it are recovered.
+//! Where an operation is performed: a segment to which victims attach, and one in which copies of it are recovered.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -14,8 +14,8 @@ use crate::state::image::{Image, Layout, RawFile};
 use crate::state::survivor::Survivor;
 use crate::stepping::tracee::{Tracee, live_and_die, mark};
 
-/// The witness, a recoverer, a victim and a process that died before it, one that serves the line, one to spare, the
-/// crew, and those who wait.
+/// The witness, a recoverer, a victim, a process that died before it, a server of the queue, one to spare, the crew,
+/// and the waiters.
 pub const PARTICIPANTS: u32 = 11 + MAX_WAITERS as u32;
 
 pub struct Stage {
@@ -27,24 +27,24 @@ pub struct Stage {
     base: Image,
     /// Recovers copies.
     pub copyist: Survivor,
-    /// Attached to the segment that victims are killed in.
+    /// Attached to the segment in which victims are killed.
     pub witness: Survivor,
     pub recoverer: Option<Tracee>,
     pub victim_slot: usize,
-    /// When those who waited were served.
+    /// When the waiters were served.
     admitted_at: RawFile,
     _directory: tempfile::TempDir,
 }
 
-/// What those who wait beside the victim do while it performs its operation.
+/// What the waiters beside the victim do while it performs its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Others {
-    /// Nothing, so that the segment changes by the victim only.
+    /// Nothing, so that only the victim changes the segment.
     Stopped,
     Running,
 }
 
-/// A victim that is about to perform its operation, and the others. Dropped, all of them die.
+/// A victim that is about to perform its operation, and the others. All of them die when this is dropped.
 pub struct Scene<'a> {
     pub victim: Tracee,
     pub line: Line<'a>,
@@ -58,7 +58,7 @@ impl Stage {
         Self::with_set(operation, operation.set(), recoverer)
     }
 
-    /// With room for a crew beside the victim.
+    /// A stage with room for a crew beside the victim.
     pub fn with_room(operation: Operation) -> Self {
         Self::with_set(operation, with_room(operation.set()), None)
     }
@@ -74,7 +74,7 @@ impl Stage {
         drop(options.create(&path, &declaration).expect("a segment"));
         drop(options.create(&copies, &declaration).expect("a segment"));
         std::fs::write(&admitted_at, [0; 8 * SHARED_WORDS]).expect("a small file");
-        // The same keys fall into the same rows in both of them, and in every run.
+        // Makes the same keys fall into the same rows in both segments, and in every run.
         for segment in [&path, &copies] {
             RawFile::open(segment).set_hash_key();
         }
@@ -116,25 +116,25 @@ impl Stage {
         &self.path
     }
 
-    /// A fresh process that is about to perform the operation, and those beside it.
+    /// A fresh process that is about to perform the operation, and the processes beside it.
     pub fn set_scene(&self, others: Others) -> Scene<'_> {
         self.clear();
         self.let_victim_come(others, Victim::attach)
     }
 
-    /// The segment is as it was before any process came.
+    /// Makes the segment what it was before any process came.
     pub fn clear(&self) {
         self.file.become_copy_of(&self.base);
     }
 
-    /// As [`set_scene`](Self::set_scene), in the segment as it is.
+    /// As [`set_scene`](Self::set_scene), with the segment as it is.
     pub fn let_victim_come(&self, others: Others, attach: fn(&Path) -> Victim) -> Scene<'_> {
         let operation = self.operation;
         let mut victim = Tracee::start(|| {
             let victim = attach(&self.path);
             mark();
             operation.perform(&victim);
-            // It has given everything back, and is attached still.
+            // The victim has given everything back, and is still attached.
             mark();
         });
         victim.run_to_mark();
@@ -143,13 +143,13 @@ impl Stage {
                 let segment = clock::options().0.open(&self.path).expect("the segment");
                 let set = segment.set(crate::operations::SET).expect("declared");
                 std::mem::forget(admitted(&set, &everything(&set, 1)));
-                // It dies attached.
+                // This process dies while it is attached.
                 std::mem::forget((segment, set));
             });
         }
         let mut line = Line::new(&self.admitted_at);
         if operation.has_company() {
-            // The process that holds what they wait for has it now.
+            // From here on, the process that will serve the waiters has what they wait for.
             victim.run_to_mark();
             if operation.is_served {
                 let before = self.witness.snapshot().sets[0].holds.len();
@@ -166,7 +166,7 @@ impl Stage {
         }
         victim.run_to_mark();
         if operation.applies {
-            // Before that texts are read, which is most of what it does and changes nothing.
+            // Before that, the definition is read, which is most of what the operation does and changes nothing.
             if self.layout.has_slot_lock() {
                 let free = || self.file.lock_word(&self.layout).store(0, Ordering::Relaxed);
                 victim.run_to_slot_lock(&self.path, self.layout.lock_offset(), free);
@@ -183,7 +183,7 @@ impl Stage {
         Scene { victim, line }
     }
 
-    /// Starts those who wait, one after the other, and stops those that are to do nothing more.
+    /// Starts the waiters, one after the other, and stops those that are to do nothing more.
     fn let_others_come(&self, line: &mut Line<'_>, others: Others) {
         let before = self.witness.snapshot().sets[0].tickets.len();
         let operation = self.operation;
@@ -195,7 +195,7 @@ impl Stage {
                 continue;
             }
             line.stop(this.clone());
-            // Not with the lock, which it had a moment ago.
+            // It must not be stopped while it has the lock, which it had a moment ago.
             while self.file.lock_word(&self.layout).load(Ordering::Relaxed) != 0 {
                 line.go_on(this.clone());
                 pause_for_a_moment();

@@ -1,4 +1,4 @@
-//! What is asked of a segment in which a process was killed.
+//! What is asked about a segment in which a process was killed.
 
 use std::fs::File;
 use std::path::Path;
@@ -25,10 +25,10 @@ use crate::state::image::{Image, Layout, RawFile};
 /// No other process is running that could hold the lock, so a lock that cannot be had at once never can be.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// By then, those who wait have looked for themselves, which they do once a second.
+/// By then, the waiters have looked for themselves, which they do once a second.
 const WAITERS_LOOK: Duration = Duration::from_secs(5);
 
-/// By then, both lists of keys for which a store is asked are looked at anew.
+/// By then, both lists of keys for which the store is asked are looked at again.
 const LISTS_LOOKED_AT: Duration = Duration::from_millis(250);
 
 /// How often a store is asked until everything has been reported.
@@ -37,7 +37,7 @@ const ROUNDS: usize = 3;
 /// What was found after a recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// Everything as it must be; what a user could see of the set once the lock had been recovered.
+    /// Everything is as it must be. This is what a user could see of the set once the lock had been recovered.
     Sound(Vec<u64>),
     Torn(String),
     Stuck(String),
@@ -50,13 +50,13 @@ pub enum Judgement {
 pub struct Survivor {
     segment: Segment,
     set: LimitSet,
-    /// What it takes of every limit.
+    /// How much it takes of every limit.
     cost: u64,
-    /// How many places there are, in sets that have places.
+    /// How many places there are, if the set has places.
     places: Option<u64>,
     file: RawFile,
     layout: Layout,
-    /// Where time stands still.
+    /// Its clock, if that stands still.
     clock: Option<VirtualClock>,
     _bytes: Option<File>,
 }
@@ -74,7 +74,7 @@ impl Survivor {
             .find(|limit| limit.name == "in_flight");
         let places = places.and_then(|limit| limit.capacity);
         let layout = Layout::of(&file);
-        // What it takes is charged to the limit itself: a batch would be left of it.
+        // What it takes is charged to the limit itself, because otherwise some of a batch would be left.
         let cost = if layout.draws { BATCH } else { 1 };
         Self {
             cost,
@@ -88,7 +88,7 @@ impl Survivor {
         }
     }
 
-    /// As [`attach`](Self::attach), to a segment that becomes a copy of others, whose participants must not be taken
+    /// As [`attach`](Self::attach), for a segment that becomes a copy of others, whose participants must not be taken
     /// for dead because they are not attached to this one: the bytes of all of them are locked.
     pub fn attach_to_copies(path: &Path, participants: u32) -> Self {
         let survivor = Self::attach(path);
@@ -97,7 +97,7 @@ impl Survivor {
             .write(true)
             .open(path)
             .expect("the segment");
-        // The first is the survivor's own.
+        // The first byte is the survivor's own.
         let range = libc::flock {
             l_type: libc::F_WRLCK as libc::c_short,
             l_whence: libc::SEEK_SET as libc::c_short,
@@ -120,8 +120,8 @@ impl Survivor {
         self.segment.snapshot().expect("memory for a copy")
     }
 
-    /// What is left of every limit, of every key that has used any, in a copy of `image`, once what the dead hold there
-    /// has been reclaimed: what they had drawn of a rate counts as used until then.
+    /// What is left of every limit, for every key that has used any, in a copy of `image`, once what the dead hold
+    /// there has been reclaimed: until then, what they had drawn of a rate counts as used.
     pub fn standing_of(&self, image: &[u64]) -> Result<Vec<u64>, Judgement> {
         self.file.become_copy_of(image);
         self.segment
@@ -142,7 +142,7 @@ impl Survivor {
         Ok(standing)
     }
 
-    /// Recovers a copy of `image`, in which those are dead who have been buried or have died.
+    /// Recovers a copy of `image`. Dead in it are the processes that have been buried or have died.
     pub fn judge_copy(
         &self,
         image: &[u64],
@@ -152,8 +152,8 @@ impl Survivor {
         self.judge(is_legal)
     }
 
-    /// Takes the lock of the segment as it is, which recovers it; asks `is_legal` about what is found then; takes
-    /// back what the dead held and waited for; then lets every other process die as well; and uses the set.
+    /// Takes the lock of the segment as it is, which recovers it; asks `is_legal` about what is found; takes back what
+    /// the dead held and waited for; then lets every other process die as well; and uses the set.
     pub fn judge(&self, is_legal: impl FnOnce(&Image) -> Result<(), String>) -> Judgement {
         match self.judge_in_steps(is_legal) {
             Ok(seen) => Judgement::Sound(seen),
@@ -218,7 +218,7 @@ impl Survivor {
         }
         drop(outcome);
         self.check_that_nothing_is_left(&self.snapshot())?;
-        // A line in which no process has waited is as it was made.
+        // A queue in which no process has waited is as it was created.
         if let Some(places) = self.places
             && self.layout.has_used_tickets(&image)
         {
@@ -227,8 +227,9 @@ impl Survivor {
         Ok(self.layout.canonical(&image))
     }
 
-    /// As an operator does, where the tokens that others wait for were used up by a process that died before it gave them
-    /// back. Nothing is done where they are there, or were granted to those who wait: these must be served by themselves.
+    /// Resets the tokens, as an operator would, if the process that used up the tokens for which others wait died
+    /// before it gave them back. If tokens are there, or were granted to the waiters, nothing is done: then the waiters
+    /// must be served without help.
     pub fn reset_what_is_used_up(&self) {
         let deadline = Instant::now() + WAITERS_LOOK;
         while Instant::now() < deadline {
@@ -265,7 +266,7 @@ impl Survivor {
         Ok(())
     }
 
-    /// The dead have nothing any more, and the process that lives is not kept waiting for what is there.
+    /// Checks that the dead have nothing any more, and that no live process is kept waiting for what is there.
     fn check_those_alive(&self, snapshot: &SegmentSnapshot) -> Result<(), Judgement> {
         let set = &snapshot.sets[0];
         if let Some(hold) = set.holds.iter().find(|hold| !hold.owner_alive) {
@@ -282,7 +283,8 @@ impl Survivor {
             let limit = verdicts.iter().find(|verdict| verdict.limit == *name);
             limit.map_or(0, |limit| limit.remaining)
         };
-        // The process that comes for what it was granted serves the next. One that was passed over has to look first.
+        // When a process claims what it was granted, it serves the next one. A process that was passed over must look
+        // first.
         let first = set
             .tickets
             .iter()
@@ -294,11 +296,11 @@ impl Survivor {
         Ok(())
     }
 
-    /// Goes on with asking the store where the dead process was: with the same request, if that was kept, and to the same grant,
-    /// which counts once.
+    /// Goes on asking the store where the dead process left off: with the same request, if that was kept, and for the
+    /// same grant, which counts once.
     fn check_lease(&self) -> Result<(), Judgement> {
         if self.snapshot().sets[0].limits[0].kind == Kind::Concurrency {
-            // Of places, what is asked for depends on who holds them.
+            // For places, what is asked for depends on who holds them.
             return Ok(());
         }
         self.layout.bury_all_but(std::process::id(), &self.file);
@@ -332,8 +334,8 @@ impl Survivor {
         Ok(())
     }
 
-    /// Goes on with asking the store for keys where the dead process was: each row that has something to say is looked
-    /// at, all that is spent is reported once, and all that is granted comes into force once.
+    /// Goes on asking the store for keys where the dead process left off: each row that has something to report is
+    /// looked at, all that is spent is reported once, and all that is granted comes into force once.
     fn check_leases_of_keys(&self) -> Result<(), Judgement> {
         self.layout.bury_all_but(std::process::id(), &self.file);
         let leases = &self.layout.leases;
@@ -403,7 +405,7 @@ impl Survivor {
         Ok(())
     }
 
-    /// Every process but the survivor is dead, and what they had is given back.
+    /// Checks, when every process but the survivor is dead, that everything they had was given back.
     pub fn check_that_nothing_is_left(&self, snapshot: &SegmentSnapshot) -> Result<(), Judgement> {
         let set = &snapshot.sets[0];
         if set.torn || set.poisoned || set.words_in_flight != Some(0) {
@@ -429,8 +431,8 @@ impl Survivor {
             let verdict = verdicts.iter().find(|verdict| verdict.limit == limit.name);
             let has_one_capacity =
                 limit.kind == Kind::Concurrency && limit.name != ADAPTING && limit.lease.is_none();
-            // The capacity of the definition that the peek was answered by: this process may have heard of a later one,
-            // of which a copy from before a change knows nothing.
+            // Compared with the capacity of the definition with which the peek was answered: this process may know a
+            // later one, which a copy from before a change does not have.
             has_one_capacity && verdict.is_none_or(|verdict| verdict.remaining != verdict.burst)
         });
         if let Some(limit) = half_empty {
@@ -440,14 +442,14 @@ impl Survivor {
                 verdicts.iter().find(|verdict| verdict.limit == limit.name),
             )));
         }
-        // The pins of all rows are the holds that name them, so there are none either.
+        // The pins of all rows are the holds that name them, so no pins are left either.
         self.layout
             .check_table(&self.file.copy())
             .map_err(Judgement::Torn)
     }
 
-    /// A hold exists only for a permit that is out; so many are, and none but the survivor lives. Where batches are drawn, they
-    /// have the holds.
+    /// Checks that there is a hold for each of the permits that are out, and for nothing else, since only the survivor
+    /// lives. If batches are drawn, they have the holds.
     fn check_that_holds_are_of_permits(&self, permits: usize) -> Result<(), Judgement> {
         let set = &self.snapshot().sets[0];
         let is_held = set.limits.iter().any(|limit| limit.kind == Kind::Concurrency);
@@ -461,7 +463,7 @@ impl Survivor {
         )))
     }
 
-    /// Takes all places and waits for one more, which must come to an end when it is given up.
+    /// Takes all places and waits for one more, which must end when the wait is given up.
     fn wait_in_vain(&self, places: u64) -> Result<(), Judgement> {
         let of_places = |count| {
             everything(&self.set, 0)

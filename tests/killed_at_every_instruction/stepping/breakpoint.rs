@@ -1,4 +1,4 @@
-//! A breakpoint of the processor for a stopped, traced thread. Where there is none, the thread is stepped.
+//! A breakpoint of the processor for a stopped, traced thread. Without breakpoints, the thread is stepped.
 
 use nix::unistd::Pid;
 
@@ -13,7 +13,7 @@ mod registers {
     const ADDRESS: usize = offset_of!(libc::user, u_debugreg);
     const CONTROL: usize = ADDRESS + 7 * 8;
 
-    /// Break where the instruction at the first address is executed, for this thread.
+    /// Breaks for this thread where the instruction at the first address is executed.
     const ENABLED: i64 = 1;
 
     pub fn set(pid: Pid, address: u64) -> bool {
@@ -23,7 +23,7 @@ mod registers {
             .is_ok()
     }
 
-    /// Break after a store to eight bytes, at each of the first addresses.
+    /// Breaks after a store to eight bytes, at each of the first four addresses.
     pub fn watch(pid: Pid, addresses: &[u64]) -> bool {
         let watched = |index: usize| 1 << (2 * index) | 0b1001 << (16 + 4 * index);
         let mut control = 0;
@@ -75,18 +75,18 @@ mod registers {
     }
 }
 
-/// Has a thread stop before it executes what is at an address; returns false if that is not possible.
+/// Makes a thread stop before it executes what is at an address; returns false if that is not possible.
 pub fn set(pid: Pid, address: u64) -> bool {
     registers::set(pid, address)
 }
 
-/// Has a thread stop after an instruction that stores to the eight bytes at one of the addresses; returns false if that is
-/// not possible.
+/// Makes a thread stop after an instruction that stores to the eight bytes at one of the addresses; returns false if
+/// that is not possible.
 pub fn watch(pid: Pid, addresses: &[u64]) -> bool {
     registers::watch(pid, addresses)
 }
 
-/// Has a stopped thread go on with the instruction at an address.
+/// Makes a stopped thread go on with the instruction at an address.
 pub fn go_on_at(pid: Pid, address: u64) {
     registers::go_on_at(pid, address);
 }
@@ -96,7 +96,7 @@ pub fn clear(pid: Pid) {
     registers::clear(pid);
 }
 
-/// The address of the next instruction of a stopped thread; zero where there are no breakpoints.
+/// The address of the next instruction of a stopped thread; zero if the processor's breakpoints are not supported.
 pub fn next_instruction(pid: Pid) -> u64 {
     registers::next_instruction(pid)
 }

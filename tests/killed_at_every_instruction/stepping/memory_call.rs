@@ -1,5 +1,5 @@
-//! System calls by which an allocator gets memory and gives it back: one run makes more of them than another, as what
-//! the forking process has allocated happens to lie, and no other process sees anything of them.
+//! System calls by which an allocator gets memory and gives it back: one run makes more of them than another, depending
+//! on the layout of what the forking process has allocated, and no other process sees any of it.
 
 use nix::unistd::Pid;
 
@@ -37,8 +37,8 @@ mod registers {
     }
 }
 
-/// Whether a thread that has stopped before or after a system call is at one of them. Where the registers are not known,
-/// none is.
+/// Whether a thread that has stopped before or after a system call is at one of these. If the registers are not known,
+/// none counts as one.
 pub fn is_at_memory_call(pid: Pid) -> bool {
     registers::is_at_memory_call(pid)
 }

@@ -22,7 +22,7 @@ pub struct Trace {
     pub changes: Vec<Change>,
     /// What a user could see before the operation, and after each of its commits.
     pub visible: Vec<Vec<u64>>,
-    /// What a survivor made of each of these states by serving the line, twice.
+    /// What a survivor made of each of these states by serving the queue, twice.
     served: Vec<Option<(Vec<u64>, Vec<u64>)>>,
     /// What a survivor made of a definition that had just come into force, twice.
     applied: Option<(Vec<u64>, Vec<u64>)>,
@@ -40,14 +40,14 @@ pub struct Change {
 #[derive(Debug)]
 pub struct CrashState {
     pub image: Image,
-    /// The commits that came before.
+    /// How many commits came before.
     pub commits: usize,
     /// Whether the lock was held, and is handed on.
     is_held: bool,
 }
 
 impl Trace {
-    /// Steps a child that stands at the beginning of an operation to the operation's end.
+    /// Steps a child from the beginning of an operation to its end.
     pub fn record(tracee: &mut Tracee, stage: &Stage) -> Self {
         Self::record_with(tracee, stage, |_| {})
     }
@@ -57,7 +57,7 @@ impl Trace {
         let layout = &stage.layout;
         let thread = u32::try_from(tracee.pid().as_raw()).expect("positive");
         let mappings = tracee.addresses_of_mappings(stage.path());
-        // On whichever mapping the list has the lock, it is this lock.
+        // Whichever mapping of the lock the list names, it is this lock.
         let would_hand_on = |tracee: &Tracee| {
             let offset = layout.lock_word_offset() as u64;
             layout.has_slot_lock()
@@ -70,7 +70,7 @@ impl Trace {
             let lock = lock_word.load(std::sync::atomic::Ordering::Relaxed);
             layout.holder(lock, |word| stage.file.word(word))
         };
-        // The thread that sleeps for the futures of a process looks at the line now and then.
+        // The thread that sleeps for the futures of a process looks at the queue now and then.
         while holder() != 0 {
             pause_for_a_moment();
         }
@@ -97,7 +97,7 @@ impl Trace {
             let holder = holder();
             let is_held = holder == thread;
             if holder != 0 && !is_held {
-                // What others change is no crash state of this one. It is seen when they are done.
+                // What others change is not a crash state of this thread. It is recorded when they are done.
                 continue;
             }
             let is_stranded = is_held && !would_hand_on(tracee);
@@ -125,9 +125,9 @@ impl Trace {
     }
 
     /// After which instructions to stop the thread, so that the others find each distinct state of the segment, with
-    /// the lock held and without: behind each change, and before the next one, because the thread may have looked at
-    /// something meanwhile that is another's to change, with the lock or without it. Those within the critical section
-    /// first, then the others.
+    /// the lock held and without: right after each change, and right before the next one, because in between the thread
+    /// may have looked at something that others may change, with the lock or without it. The instructions within the
+    /// critical section come first, then the others.
     pub fn stops(&self, layout: &Layout) -> [BTreeSet<u64>; 2] {
         let mut image = self.first.clone();
         let (mut within, mut outside) = (BTreeSet::new(), BTreeSet::new());
@@ -148,7 +148,7 @@ impl Trace {
         [within, outside]
     }
 
-    /// The words of the segment that it changed.
+    /// The words of the segment that the operation changed.
     pub fn changed_words(&self) -> Vec<usize> {
         let words = self.changes.iter().flat_map(|change| &change.words);
         let words: BTreeSet<usize> = words.map(|(index, _)| *index).collect();
@@ -160,8 +160,8 @@ impl Trace {
         self.changes.len() + 1
     }
 
-    /// Every distinct state that the segment went through, as the thread's death would leave it. The first is the
-    /// one before the operation.
+    /// Every distinct state that the segment went through, as the thread's death would leave it. The first is the state
+    /// before the operation.
     pub fn crash_states<'a>(&'a self, layout: &'a Layout) -> impl Iterator<Item = CrashState> + 'a {
         let mut image = self.first.clone();
         let mut sequence = layout.journal_sequence(&image);
@@ -195,8 +195,9 @@ impl Trace {
         std::iter::once(before).chain(others)
     }
 
-    /// Whether what is seen is the state after so many commits, or what a survivor made of it by serving the line. That
-    /// was done twice, so what it depends on the time is known: there it must not be what it was before.
+    /// Whether what is seen is the state after this many commits, or what a survivor made of that by serving the queue.
+    /// It was served twice, so the words that depend on the time are known: these must differ from what they were
+    /// before.
     fn is_state(&self, commits: usize, seen: &[u64]) -> bool {
         let state = &self.visible[commits];
         let is_served = |(one, other): &(Vec<u64>, Vec<u64>)| {
@@ -225,9 +226,9 @@ impl Trace {
         image
     }
 
-    /// Lets `recover` say what a survivor makes of the segment where a commit has just come to its end, and where the
-    /// lock has just been taken: the process that finds the lock of a dead process serves the line, for it may have
-    /// left something for the first in it.
+    /// Uses `recover` to find what a survivor makes of the segment when a commit has just finished, and when the lock
+    /// has just been taken: a process that finds the lock of a dead process serves the queue, because there may now be
+    /// something for the first waiter.
     pub fn note_what_is_served(
         &mut self,
         layout: &Layout,
@@ -242,8 +243,8 @@ impl Trace {
         self.served = served;
     }
 
-    /// Lets `recover` say what a survivor makes of the segment where another definition is in force and no limit has been
-    /// taken over to it yet: it takes over all of them.
+    /// Uses `recover` to find what a survivor makes of the segment when another definition is in force and no limit has
+    /// been carried over to it yet: it carries over all of them.
     pub fn note_what_is_applied(
         &mut self,
         layout: &Layout,
@@ -257,15 +258,15 @@ impl Trace {
         self.applied = applied;
     }
 
-    /// Whether every limit is as it is by the definition that came into force, the process that took it over and when.
+    /// Whether every limit is as the definition in force has it, whichever process carried it over, and whenever.
     fn is_applied(&self, seen: &[u64]) -> bool {
         self.applied.as_ref().is_some_and(|(one, other)| {
             (0..seen.len()).all(|word| one[word] != other[word] || seen[word] == one[word])
         })
     }
 
-    /// Whether what a user sees after a recovery is what was there before the transaction in progress, or what is
-    /// there after it, and after either perhaps what is served then.
+    /// Whether what a user sees after a recovery is the state before the transaction in progress, or the state after
+    /// it, each perhaps with what is served then.
     pub fn is_legal(&self, commits: usize, recovered: &Image, layout: &Layout) -> Result<(), String> {
         let seen = layout.canonical(recovered);
         let new = (commits + 1).min(self.visible.len() - 1);

@@ -18,10 +18,10 @@ use crate::beside::bystanders::pause_for_a_moment;
 use crate::stepping::breakpoint;
 use crate::stepping::memory_call::is_at_memory_call;
 
-/// The child's way of saying that tracing was refused.
+/// The exit code by which the child says that tracing was refused.
 const REFUSED: i32 = 77;
 
-/// Locks that a thread may hold at once as far as a walk over its robust list goes. The library holds one.
+/// How many locks that a thread holds at once a walk over its robust list finds. The library holds one.
 const LONGEST_ROBUST_LIST: usize = 16;
 
 /// What became of a child that was allowed to run.
@@ -33,8 +33,8 @@ pub enum Stop {
     Mark,
 }
 
-/// A place in a run: how many instructions from its beginning and, so that it can be found at full speed, the address of
-/// the next instruction and how many times the run has passed it.
+/// A place in a run: how many instructions from its beginning and, so that it can be reached at full speed, the address
+/// of the next instruction and how many times the run has arrived there.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub instructions: u64,
@@ -42,26 +42,26 @@ pub struct Place {
     pub arrivals: u64,
 }
 
-/// A traced child. Dropped, it is killed and reaped.
+/// A traced child. It is killed and reaped when this is dropped.
 #[derive(Debug)]
 pub struct Tracee {
     pid: Pid,
-    /// Where the head of its robust list lies: in its first thread's control block, for good.
+    /// Where the head of the child's robust list is: in its first thread's control block, for good.
     robust_list_head: OnceCell<Option<u64>>,
-    /// Its other threads, which were stopped.
+    /// The child's other threads, if they were stopped.
     frozen: Vec<Pid>,
 }
 
 /// Called in the child: stops it until the tracer lets it go on.
 pub fn mark() {
-    // As a bare system call, so that next to no instructions outside the operation are counted as its own.
-    // To the first thread, which this is: another, which is not traced, would stop with the whole process.
+    // A bare system call, so that hardly any instructions outside of the operation are counted as its own.
+    // The signal goes to the first thread, which this is. Any other is not traced and would stop the whole process.
     // SAFETY: sends a signal to this very thread; no memory is involved.
     unsafe { libc::syscall(libc::SYS_tkill, libc::getpid(), libc::SIGSTOP) };
 }
 
 impl Tracee {
-    /// Forks a child that runs `body` and stops before it. The calling process has one thread only, so the child may
+    /// Forks a child that runs `body`, and stops before that. The calling process has only one thread, so the child may
     /// do whatever the parent may.
     pub fn start(body: impl FnOnce()) -> Self {
         // SAFETY: this process is single-threaded (the test target has no harness), so the child inherits no lock
@@ -93,7 +93,7 @@ impl Tracee {
         self.pid
     }
 
-    /// Executes one instruction; a system call is one.
+    /// Executes one instruction. A system call counts as one.
     pub fn step(&mut self) -> Stop {
         ptrace::step(self.pid, None).expect("a stopped child");
         self.wait()
@@ -104,7 +104,7 @@ impl Tracee {
         breakpoint::next_instruction(self.pid)
     }
 
-    /// Runs to a place of an earlier run, from where that run began, at full speed.
+    /// Runs to a place of an earlier run at full speed, from where that run began.
     pub fn run_to_place(&mut self, place: Place) -> Stop {
         if place.instructions == 0 {
             return Stop::Moved;
@@ -115,7 +115,7 @@ impl Tracee {
                 false => Stop::Mark,
             };
         }
-        // The place may be where it stands now, which is no arrival.
+        // The child may already stand at this address, which is not an arrival.
         let mut stop = self.step();
         let mut arrivals = u64::from(stop == Stop::Moved && self.next_instruction() == place.address);
         while stop == Stop::Moved && arrivals < place.arrivals {
@@ -127,9 +127,10 @@ impl Tracee {
         stop
     }
 
-    /// Runs to where it takes the lock, a mutex, at full speed. Where the processor has no breakpoints, it stays where it is.
+    /// Runs at full speed to where the child takes the lock, a mutex. If the processor has no breakpoints, the child
+    /// stays where it is.
     pub fn run_to_lock(&mut self) {
-        // It is this process's child, which has everything at the same addresses.
+        // The child was forked by this process, so it has everything at the same addresses.
         let lock = libc::pthread_mutex_trylock as *const () as u64;
         if breakpoint::set(self.pid, lock) {
             ptrace::cont(self.pid, None).expect("a stopped child");
@@ -140,10 +141,12 @@ impl Tracee {
         }
     }
 
-    /// As [`run_to_lock`](Self::run_to_lock), where the lock is a slot lock: `lock` is where it lies in the file at `path`, and `free`
-    /// makes it free. That is one instruction among others, so it stops behind it, and what that did is undone.
+    /// As [`run_to_lock`](Self::run_to_lock), for a slot lock: `lock` is its offset in the file at `path`, and `free`
+    /// makes it free. The lock is taken by an ordinary instruction, so the child stops after it, and what it did is
+    /// undone.
     pub fn run_to_slot_lock(&mut self, path: &std::path::Path, lock: usize, free: impl FnOnce()) {
-        /// The longest of the kind: prefix, extension, two bytes, what it is about, and a distance of four bytes.
+        /// The longest such instruction: prefix, extension, two bytes of opcode, the operand, and a displacement of
+        /// four bytes.
         const LONGEST: usize = 10;
         let mut addresses = self.addresses_of_mappings(path);
         addresses.iter_mut().for_each(|address| *address += lock as u64);
@@ -172,7 +175,7 @@ impl Tracee {
         breakpoint::go_on_at(self.pid, (start + before) as u64);
     }
 
-    /// Runs to the beginning or the end of the next system call, but for those of an allocator.
+    /// Runs to the beginning or the end of the next system call, except for those of an allocator.
     pub fn run_to_system_call(&mut self) -> Stop {
         loop {
             ptrace::syscall(self.pid, None).expect("a stopped child");
@@ -193,8 +196,8 @@ impl Tracee {
         );
     }
 
-    /// As [`run_to_mark`](Self::run_to_mark), for a child that others may have stopped for good: then says what became of
-    /// it.
+    /// As [`run_to_mark`](Self::run_to_mark), for a child that others may have stopped for good: if they have, says
+    /// what became of it.
     pub fn try_to_run_to_mark(&mut self, deadline: Instant) -> Result<(), String> {
         ptrace::cont(self.pid, None).map_err(|error| error.to_string())?;
         loop {
@@ -214,7 +217,7 @@ impl Tracee {
         }
     }
 
-    /// Stops all its threads but the first where they sleep, so that whatever happens is done by the first.
+    /// Stops all threads of the child but the first, where they sleep, so that whatever happens is done by the first.
     pub fn freeze_other_threads(&mut self) {
         for thread in self.other_threads() {
             while state_of(self.pid, thread) != Some('S') {
@@ -249,9 +252,9 @@ impl Tracee {
         }
     }
 
-    /// Whether the kernel would find the lock word at `address` if the child were killed now: whether it lies on
-    /// the robust list, or is the operation pending on it. The kernel looks nowhere else, so a lock word with the
-    /// thread's id that is not there would stay locked for ever.
+    /// Whether the kernel would find the lock word at `address` if the child were killed now: whether it is on the
+    /// robust list, or is the operation pending on it. The kernel looks nowhere else, so a lock word with the thread's
+    /// id that is not there would stay locked for ever.
     pub fn would_hand_on(&self, address: u64) -> bool {
         let Some(head) = *self.robust_list_head.get_or_init(|| self.find_robust_list()) else {
             return false;
@@ -282,7 +285,7 @@ impl Tracee {
 
     fn find_robust_list(&self) -> Option<u64> {
         let (mut head, mut length) = (0_u64, 0_usize);
-        // SAFETY: the kernel writes one pointer and one size, which are what the two variables are large enough for.
+        // SAFETY: the kernel writes one pointer and one size, for which the two variables are large enough.
         let answer = unsafe {
             libc::syscall(
                 libc::SYS_get_robust_list,
@@ -306,14 +309,14 @@ impl Tracee {
         (read == expected).then(|| bytes.map(u64::from_ne_bytes))
     }
 
-    /// Where the child has mapped the whole of the file for writing: what it has inherited of this process, by one of
-    /// which the library does its work, and what it mapped itself.
+    /// Where the child has mapped the whole file for writing: the mappings that it has inherited from this process, one
+    /// of which the library works with, and those that it has made itself.
     pub fn addresses_of_mappings(&self, path: &std::path::Path) -> Vec<u64> {
         addresses_in(&self.pid.to_string(), path)
     }
 }
 
-/// Where a process, by its name in `/proc`, has mapped the whole of the file for writing first.
+/// The first place at which a process, named as in `/proc`, has mapped the whole file for writing.
 pub fn address_in(process: &str, path: &std::path::Path) -> u64 {
     let addresses = addresses_in(process, path);
     *addresses.first().expect("it has mapped the segment")
@@ -331,9 +334,9 @@ fn addresses_in(process: &str, path: &std::path::Path) -> Vec<u64> {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        // It may have come to an end by itself, and then there is nothing to kill or to wait for.
+        // The child may have ended on its own. Then there is nothing to kill or to wait for.
         let _ = kill(self.pid, Signal::SIGKILL);
-        // The first thread is gone when the others are, and those that are traced have to be waited for.
+        // The first thread is gone only when the others are, and threads that are traced have to be waited for.
         for thread in self.frozen.drain(..).chain([self.pid]) {
             while let Ok(status) = waitpid(thread, Some(WaitPidFlag::__WALL)) {
                 if matches!(status, WaitStatus::Signaled(..) | WaitStatus::Exited(..)) {
@@ -344,14 +347,14 @@ impl Drop for Tracee {
     }
 }
 
-/// What the process table says a thread does: `S` for sleeping.
+/// What a thread is doing according to the process table: `S` for sleeping.
 pub fn state_of(process: Pid, thread: Pid) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 fn run_traced(body: impl FnOnce()) -> ! {
-    // The tracer's end must be the child's end, also before the tracer has set its options.
+    // The child must end when the tracer does, even before the tracer has set its options.
     let bound = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     let code = match bound
         .and_then(|()| ptrace::traceme())
