@@ -1,4 +1,4 @@
-//! Every public type can be sent to another thread, shared by threads if that means anything, and used after a panic.
+//! Every public type can be sent to another thread, shared by threads if that makes sense, and used after a panic.
 //!
 //! The compiler derives these traits from private fields, so a change deep below can take them away silently.
 
@@ -19,7 +19,7 @@ fn is_sent<T: Send>() {}
 
 fn survives_threads_and_panics<T: Send + Sync + UnwindSafe + RefUnwindSafe>() {}
 
-/// Asserts it for types of a module, and returns their names.
+/// Asserts this for types of a module, and returns their names.
 macro_rules! each_survives {
     ($module:path: $($name:ident $(<$($argument:tt),+>)?),* $(,)?) => {{
         use $module as module;
@@ -28,7 +28,7 @@ macro_rules! each_survives {
     }};
 }
 
-/// Whether the named types are all that there are, apart from traits and what is asserted separately.
+/// Checks that the named types are all types of the file, apart from traits and those that are checked separately.
 fn assert_complete(file: &str, others: &[&str], named: &[&str]) {
     let mut public: BTreeSet<String> = public_names_of(file)
         .into_iter()
@@ -94,7 +94,7 @@ fn every_public_type_for_services_survives_threads_and_panics() {
         ClientLimitService<(), ByHeader>, Demand, LimitBody<()>, LimitLayer<ByHeader>, LimitService<(), ByHeader>,
         OnError, OutgoingPermit, PermitHandle, Permits, Rejection<'static>,
     );
-    // They hold the request that waits, whose extensions may be anything that can be sent.
+    // These hold the request that waits, whose extensions may be anything that can be sent.
     is_sent::<LimitFuture<EchoService, ()>>();
     is_sent::<ClientLimitFuture<(), Infallible>>();
     // So may those of a response that an extractor returns.

@@ -1,11 +1,11 @@
-//! What a program builds that uses the library without any of its features.
+//! What a program builds if it uses the library without any of its features.
 
 use std::fs;
 use std::path::Path;
 
 use toml::{Table, Value};
 
-/// Each is justified in CONTRIBUTING.md, or is how the library talks to the system and reads declarations.
+/// Each of these is justified in CONTRIBUTING.md, or is how the library talks to the system and reads declarations.
 const WITHOUT_FEATURES: [&str; 10] = [
     "libc",
     "memmap2",
@@ -35,7 +35,7 @@ fn version(dependency: &Value) -> Option<&str> {
         .or_else(|| dependency.get("version")?.as_str())
 }
 
-/// A registry would refuse it.
+/// A registry would refuse any other.
 #[test]
 fn published_crates_ask_for_one_another_in_the_version_that_they_have() {
     let workspace = &manifest("")["workspace"];
@@ -45,8 +45,8 @@ fn published_crates_ask_for_one_another_in_the_version_that_they_have() {
     }
 }
 
-/// Such as raw_sync, which accepts any nix of version 0: a program that uses another one would build two, and break
-/// with the next.
+/// What is left for features includes raw_sync, which accepts any nix of version 0: a program that uses another one
+/// would build two, and break with the next.
 #[test]
 fn a_program_builds_what_is_listed_here_and_the_rest_only_for_features() {
     let manifest = manifest("");

@@ -123,8 +123,8 @@ fn links_between_documents_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// Cargo fails if it is given the name of a test program that does not exist, and some of these run for hours before
-/// that happens; given a module that does not exist, it runs no test and succeeds.
+/// Cargo fails if it is given the name of a test program that does not exist, and some scripts run for hours before
+/// that happens. If it is given a module that does not exist, it runs no test and succeeds.
 #[test]
 fn tests_that_scripts_name_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -169,7 +169,7 @@ fn tests_that_scripts_name_exist() {
             .split_once("engine_tests='")
             .and_then(|(_, rest)| rest.split_once('\''));
         let names = named.chain(listed.into_iter().flat_map(|(names, _)| names.split_whitespace()));
-        // The list has what a variable stands for.
+        // Variables stand for names that are in the list.
         let names = names.filter(|name| {
             name.chars()
                 .all(|letter| letter.is_ascii_lowercase() || letter == '_')
@@ -188,11 +188,11 @@ fn tests_that_scripts_name_exist() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
-/// A link into the repository leads nowhere there: no manifest says where that is.
+/// A link into the repository leads nowhere on such a page, because no manifest says where the repository is.
 #[test]
 fn links_on_the_pages_of_registries_stay_there_or_lead_out() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Shown with the library's documentation.
+    // These are shown with the library's documentation.
     let mut pages = ["CHANGELOG.md", "shm-layout.md"]
         .map(|name| root.join(name))
         .to_vec();
@@ -249,7 +249,7 @@ fn examples_are_short_and_listed_in_the_readme() {
 }
 
 /// Checks that no file of a directory has more lines than `most_lines`, and that `index` links each of them by its name
-/// after `prefix`. Returns how many these are: neither the index itself nor what a program declares counts.
+/// after `prefix`. Returns how many it links, which leaves out the index itself and the declarations of programs.
 fn check_short_and_listed(directory: &str, most_lines: usize, index: &str, prefix: &str) -> usize {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let index = root.join(index);

@@ -1,5 +1,5 @@
-//! Cells and mutexes of the standard library, found in the sources: a child that was forked while another thread had
-//! one would find it locked for ever.
+//! Cells and mutexes of the standard library, found in the sources: a child that is forked while another thread has one
+//! locked would find it locked for ever.
 //!
 //! What a forked child may need is in a `ProcessMutex` or `PerProcess`, is only ever tried, or is a cell that several
 //! threads may fill at once (`once_cell::race`).
@@ -18,7 +18,7 @@ const SOURCES: &[&str] = &["src", "fleet/src", "python/src", "reqwest-middleware
 /// Cells that block others while one thread fills them.
 const BLOCKING_CELLS: &[&str] = &["Once", "OnceLock", "LazyLock", "PyOnceLock", "GILOnceCell"];
 
-/// What one thread has and others wait for.
+/// What one thread may have while others wait for it.
 const LOCKS: &[&str] = &["Mutex", "RwLock", "Condvar", "ReentrantLock", "Barrier"];
 
 /// Statics that are locks all the same: file, name, and why no child waits for them.
@@ -32,7 +32,7 @@ const ARGUED: &[(&str, &str, &str)] = &[
     ("python/src/interpreter/log.rs", "REMOVED", "only tried"),
 ];
 
-/// What a file has of these, apart from its tests.
+/// Which of these a file has, apart from its tests.
 #[derive(Default)]
 struct Found {
     cells: BTreeSet<String>,
@@ -76,7 +76,7 @@ impl<'ast> Visit<'ast> for Found {
     fn visit_item_static(&mut self, item: &'ast syn::ItemStatic) {
         let mut names = Names::default();
         names.visit_type(&item.ty);
-        // A value of its own for each process.
+        // Such a static has a value of its own for each process.
         let is_per_process = names
             .0
             .iter()

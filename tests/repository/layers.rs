@@ -84,11 +84,11 @@ fn attributes_of(item: &syn::Item) -> &[syn::Attribute] {
 /// Finds the modules of the crate's root that a file uses, and the calls that no library should make.
 struct Uses {
     module: Vec<String>,
-    /// The modules of the root.
+    /// The modules of the root that are used.
     used: BTreeSet<String>,
-    /// From the root of the crate, however the paths are written; without what is re-exported.
+    /// All paths that are used, from the root of the crate however they are written, without re-exports.
     paths: BTreeSet<Vec<String>>,
-    /// The path within the crate of each thing found.
+    /// The path within the crate of what each re-export names.
     re_exports: BTreeMap<Vec<String>, Vec<String>>,
     forbidden: Vec<String>,
 }
@@ -243,8 +243,8 @@ fn every_module_uses_only_what_lies_below_it() {
     assert!(violations.is_empty(), "{violations:#?}");
 }
 
-/// Which files each of these files uses, by their modules, as far as the two are peers. A re-exported item counts as
-/// used where it is defined.
+/// Which of its peers each of these files uses, by their modules. A re-exported item counts as used where it is
+/// defined.
 fn uses_among_peers(
     sources: &[Source],
     are_peers: fn(&[String], &[String]) -> bool,
@@ -379,7 +379,7 @@ fn no_two_files_have_one_name() {
     }
 }
 
-/// All files below a directory of the repository.
+/// Finds all files below a directory of the repository.
 fn list_files(directory: &Path, paths: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(directory)).expect("a directory") {
         let entry = entry.expect("an entry");
@@ -392,7 +392,7 @@ fn list_files(directory: &Path, paths: &mut Vec<PathBuf>) {
     }
 }
 
-/// A mapping may be read-only, for which Rust only promises that relaxed loads work.
+/// A mapping may be read-only, and for such memory Rust only promises that relaxed loads work.
 #[test]
 fn words_of_a_segment_are_loaded_relaxed_whatever_fence_follows() {
     for source in sources() {
@@ -403,7 +403,7 @@ fn words_of_a_segment_are_loaded_relaxed_whatever_fence_follows() {
             let is_ordered = ["Acquire", "SeqCst"]
                 .iter()
                 .any(|order| line.contains(&format!(".load(Ordering::{order})")));
-            // These belong to this process alone.
+            // These fields belong to this process alone.
             let is_private = [
                 "attended_by",
                 "has_fired",
@@ -477,7 +477,7 @@ fn note_long_files(directory: &Path, too_long: &mut Vec<String>) {
     }
 }
 
-/// The test of the test: it finds what it is meant to find.
+/// Tests the test: it finds what it is meant to find.
 #[test]
 fn uses_are_found_however_they_are_written() {
     let text = "

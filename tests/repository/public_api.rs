@@ -1,9 +1,9 @@
-//! The public API of each package as it is kept beside this file, so that whoever changes it sees what they change:
-//! `SHMLIMIT_RENEW=1 cargo test --test repository public_api` keeps it anew.
+//! The public API of each package, as it is kept beside this file so that those who change it see what they change.
+//! `SHMLIMIT_RENEW=1 cargo test --test repository public_api` writes it anew.
 //!
 //! It is read from the sources, as signatures are written there. Tools that ask the compiler know more, such as what is
-//! derived from private fields (`auto_traits.rs` holds that), but need a nightly compiler, have to be installed, and write
-//! something else with each of their versions.
+//! derived from private fields (`auto_traits.rs` checks that), but they need a nightly compiler, have to be installed,
+//! and write something else with each of their versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -36,7 +36,7 @@ impl Package {
     }
 
     fn add(&mut self, module: Vec<String>, mut items: Vec<Item>) {
-        // What `pin_project!` is given is what it defines.
+        // `pin_project!` defines the items that it is given.
         for at in 0..items.len() {
             if let Item::Macro(item) = &items[at]
                 && item.mac.path.is_ident("pin_project")
@@ -55,7 +55,7 @@ impl Package {
         self.modules.insert(module, items);
     }
 
-    /// Where what a module calls by this path is defined, if that is in this package.
+    /// Where the item is defined that a module names by this path, if that is in this package.
     fn resolve(&self, module: &[String], path: &[String]) -> Option<Place> {
         let (name, before) = path.split_last()?;
         let mut from = module.to_vec();
@@ -68,13 +68,13 @@ impl Package {
                 part => with(&from, part),
             };
         }
-        // What a macro defines is not found by its name.
+        // An item that a macro defines is not found by its name.
         let by_macro = !before.is_empty() && self.modules.contains_key(&from);
         let found = self.find(&from, name);
         found.or_else(|| by_macro.then(|| (from, name.clone())))
     }
 
-    /// Where what has this name in a module is defined: there, or where the module has it from.
+    /// Where the item is defined that has this name in a module: there, or where the module has it from.
     fn find(&self, module: &[String], name: &str) -> Option<Place> {
         let items = self.modules.get(module)?;
         if items
@@ -93,7 +93,7 @@ impl Package {
         })
     }
 
-    /// What is public, by the path that users write.
+    /// All public items, with the paths that users write.
     fn public(&self) -> BTreeMap<Place, String> {
         let mut public = BTreeMap::new();
         self.add_public(&[], self.name, &mut public);
@@ -124,7 +124,7 @@ impl Package {
         }
     }
 
-    /// One line for each fact, so that comparing the lines shows what has changed.
+    /// The facts of the API, one line for each, so that comparing the lines shows what has changed.
     fn facts(&self) -> BTreeSet<String> {
         let public = self.public();
         let mut facts = BTreeSet::new();
@@ -207,7 +207,7 @@ fn path_of(of: &Type) -> Option<Vec<String>> {
     }
 }
 
-/// Without the spaces that tokens are written with.
+/// The text of tokens, without the spaces that tokens are written with.
 fn text(tokens: &impl ToTokens) -> String {
     let mut text = tokens.to_token_stream().to_string().replace('\n', " ");
     for (spaced, close) in [
@@ -337,7 +337,7 @@ fn derives(path: &str, attributes: &[Attribute]) -> impl Iterator<Item = String>
     derived.map(move |derived| format!("{path}: derives {}", text(&derived)))
 }
 
-/// Adds the public methods, or that a trait is implemented.
+/// Adds the public methods, or the fact that a trait is implemented.
 fn add_implementation(path: &str, item: &syn::ItemImpl, facts: &mut BTreeSet<String>) {
     let (generics, of) = (text(&item.generics), text(&item.self_ty));
     let bounds = text(&item.generics.where_clause);
@@ -370,7 +370,7 @@ fn add_implementation(path: &str, item: &syn::ItemImpl, facts: &mut BTreeSet<Str
     }
 }
 
-/// What callers see of it: whether the function changes its own arguments is not among that.
+/// The signature as callers see it: whether a function changes its own arguments is not part of it.
 fn signature(of: &syn::Signature) -> String {
     let mut of = of.clone();
     for input in &mut of.inputs {

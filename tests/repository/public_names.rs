@@ -7,10 +7,10 @@ use syn::visit::{self, Visit};
 
 use crate::sources::{is_public, leaves, sources_of};
 
-/// As many names as a reader of the crate's first page is willing to look through.
+/// No more names than a reader of the crate's first page is willing to look through.
 const MAX_NAMES: usize = 45;
 
-/// The public names of a file: modules, and what it re-exports.
+/// The public names of a file: its modules, and what it re-exports.
 pub fn public_names_of(file: &str) -> Vec<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("a source");
     let syntax = syn::parse_file(&text).expect("a source that compiles");
@@ -63,7 +63,7 @@ struct FunctionPointers {
     found: Vec<String>,
 }
 
-/// Whether a pointer to a function is part of something.
+/// Whether something has a pointer to a function in it.
 struct HasPointer(bool);
 
 impl<'ast> Visit<'ast> for HasPointer {

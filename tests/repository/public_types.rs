@@ -5,7 +5,7 @@ use syn::{Attribute, Fields, Item, Visibility};
 
 use crate::sources::{Source, derived, is_public, sources_of};
 
-/// Types to which nothing can be added: see docs/api-guidelines.md.
+/// Types to which nothing will be added: see docs/api-guidelines.md.
 const COMPLETE: [&str; 9] = [
     "Outcome",
     "ReserveOutcome",

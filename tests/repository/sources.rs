@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// One source file of a library.
 pub struct Source {
-    /// Relative to the directory of sources.
+    /// The path, relative to the directory of sources.
     pub path: PathBuf,
     pub text: String,
     pub syntax: syn::File,

@@ -12,7 +12,8 @@ use std::sync::LazyLock;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-/// The lists of what is shipped, in the documentation of a module: the directory that each is about, and the file.
+/// The audit lists of what is shipped, in the documentation of a module: the directory that each is about, and its
+/// file.
 const AUDIT_LISTS: &[(&str, &str)] = &[
     ("src", "src/shm/mod.rs"),
     ("python/src", "python/src/lib.rs"),
@@ -27,7 +28,7 @@ const LINT: &str = "unsafe_code";
 /// Macros of other crates that expand to unsafe code, which the compiler's lint does not report.
 const EXPAND_TO_UNSAFE_CODE: &[&str] = &["probe", "probe_lazy"];
 
-/// Where acquire loads only read the process's own memory.
+/// Files whose acquire loads only read the process's own memory.
 const LOADS_OF_OWN_MEMORY: &[&str] = &[
     "src/api/pool/pool_strategy.rs",
     "src/engine/shard/batches.rs",
@@ -43,10 +44,10 @@ const LOADS_OF_OWN_MEMORY: &[&str] = &[
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Findings {
     has_unsafe_code: bool,
-    /// It opts in, in the attributes of the file.
+    /// Whether the file opts in as a whole, by its own attributes.
     opts_in: bool,
     states_a_reason: bool,
-    /// Opts in for less than a file, or where the reason cannot be seen.
+    /// How often it opts in for less than a file, or where the reason cannot be seen.
     other_exceptions: usize,
 }
 
@@ -77,7 +78,7 @@ impl<'ast> Visit<'ast> for Findings {
     fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
         let words = words_of(invocation.tokens.clone());
         self.has_unsafe_code |= words.iter().any(|word| word == "unsafe");
-        // Called here, or by a macro that is defined here.
+        // The macro may be called here, or by a macro that is defined here.
         let name = invocation.path.segments.last().map(|last| last.ident.to_string());
         let mut named = name.into_iter().chain(calls_of(invocation.tokens.clone()));
         self.has_unsafe_code |= named.any(|name| EXPAND_TO_UNSAFE_CODE.contains(&name.as_str()));
@@ -203,7 +204,7 @@ fn collect(directory: &Path, sources: &mut BTreeSet<PathBuf>) {
     }
 }
 
-/// What was found in every source file of every package.
+/// The findings for every source file of every package.
 static FINDINGS: LazyLock<Vec<(PathBuf, Findings)>> = LazyLock::new(|| {
     let found = sources().into_iter().map(|path| {
         let text = fs::read_to_string(root().join(&path)).expect("a source");
@@ -269,7 +270,7 @@ fn what_opts_in_is_on_the_audit_list_of_its_package_or_states_a_reason() {
     }
 }
 
-/// In a mapping without write permission, Rust only promises that relaxed loads work. For the rest, the library has
+/// In a mapping without write permission, Rust only promises that relaxed loads work. For other orders, the library has
 /// `load_acquire`.
 #[test]
 fn what_may_be_mapped_read_only_is_loaded_relaxed() {
@@ -287,7 +288,7 @@ fn what_may_be_mapped_read_only_is_loaded_relaxed() {
     assert_eq!(found, known, "these are to load memory of the process alone");
 }
 
-/// The test of the test: it finds what it is meant to find, however it is written.
+/// Tests the test: it finds what it is meant to find, however that is written.
 #[test]
 fn exceptions_and_unsafe_code_are_found_however_they_are_written() {
     for exception in [
