@@ -59,7 +59,7 @@ fn each_declaration_becomes_a_segment_and_again_at_the_next_boot() {
             .count(),
         3
     );
-    // Without it, existing files are left alone, and each of them is reported.
+    // Without `--on-mismatch`, existing files are left alone, and each of them is reported.
     let refused = all(&[]).ended(73);
     assert_eq!(refused.stderr.matches("exists already").count(), 3, "{refused:?}");
 
@@ -84,7 +84,7 @@ fn a_declaration_that_is_wrong_does_not_keep_the_others_from_being_created() {
     assert!(run_.stderr.contains("a.toml"), "{run_:?}");
     assert!(run_.stdout.starts_with("created "), "{run_:?}");
     assert!(declarations.join("b.limits").exists());
-    // There is nowhere to create it.
+    // Nothing says where to create the segment.
     fs::remove_file(declarations.join("a.toml")).expect("removed");
     let nowhere = run(["create", "--all", text(declarations)]).ended(64);
     assert!(
@@ -99,7 +99,7 @@ fn a_directory_without_declarations_is_no_failure_and_one_that_is_missing_is() {
     let empty = run(["create", "--all", text(directory.path()), "/nowhere"]).ended(0);
     assert!(empty.stdout.starts_with("no declarations in"), "{empty:?}");
     run(["create", "--all", text(&directory.path().join("missing"))]).ended(69);
-    // It makes no sense with flags that declare a segment.
+    // `--all` makes no sense with flags that declare a segment.
     for flags in [
         &["/run", "x.toml"][..],
         &["--set", "api"],
@@ -139,7 +139,7 @@ fn each_segment_that_declares_a_checkpoint_is_kept_and_begins_with_it() {
     let json = run(["inspect", "--json", text(&path)]).ended(0).json();
     assert_eq!(json["sets"][0]["limits"][0]["remaining"], 9);
 
-    // A failure does not keep the others from being written.
+    // A failure does not keep other checkpoints from being written.
     fs::write(declarations.join("0.toml"), "nonsense").expect("written");
     let taken = all("checkpoint").ended(78);
     assert!(taken.stderr.contains("0.toml"), "{taken:?}");
