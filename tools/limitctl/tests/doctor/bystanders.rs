@@ -168,7 +168,7 @@ fn who_keeps_others_from_joining_by_a_lock_for_reading_is_named() {
         let found = findings(&path);
         let finding = the("locked_by_reader", &found);
         assert_eq!(finding["severity"], "error");
-        // A child that a test beside this one has forked holds the file, too, until it executes its program.
+        // A child that another test has forked at the same time has the file open, too, until it executes its program.
         let heal = finding["heal"].as_str().expect("a command");
         let own = std::process::id().to_string();
         assert!(

@@ -8,8 +8,8 @@ use crate::support::health::{shell, the};
 use crate::support::host::{can_unshare, has, is_root};
 use crate::support::{directory, run_command, text};
 
-/// Runs doctor in a new mount namespace, in which `prepare` prepares the directory `$1`; then the command that the
-/// finding names, and doctor once more: on the same file, or on the one that it was moved to, which `prepare` names in
+/// Runs doctor in a new mount namespace, in which `prepare` prepares the directory `$1`. Then runs the command that the
+/// finding names, and doctor once more: on the same file or, if it was moved, on the one that `prepare` names in
 /// `$healed`.
 fn healed_in_a_mount_namespace(kind: &str, prepare: &str) -> Option<(Vec<Value>, Vec<Value>)> {
     if !is_root() || !can_unshare(&["--mount"]) {
@@ -154,7 +154,7 @@ fn no_verb_uses_or_removes_what_lies_on_an_overlay_and_selftest_says_why() {
         ends 0 limitctl remove --force "$1/limits"
         "#
     );
-    // The doctor's second look is at another segment on that file system.
+    // The second time, doctor examines another segment, on a file system that keeps locks.
     let left = "cp --reflink=never /dev/shm/lower/limits \"$1/limits\"";
     healed_in_a_mount_namespace(
         "locks_not_kept",

@@ -178,7 +178,7 @@ fn locks_without_an_owner_are_made_anew() {
     let path = create_with_mutexes(directory.path());
     let raw = RawSegment::open(&path);
     let lock = 8 * control_word(&raw, 0) as u64;
-    // The thread that the lock names: the largest possible id, which no system gives out.
+    // The lock names a thread: the one with the largest possible id, which no system gives out.
     raw.set_bytes(lock + 4 * LOCK_WORD_INDEX as u64, &0x3fff_fffe_u32.to_ne_bytes());
     assert_healed("lock_orphaned", "error", &path);
     assert_well(&path);
@@ -241,7 +241,7 @@ fn files_that_others_could_have_planted_are_made_ones_that_are_trusted() {
     assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o664);
     assert_well(&path);
 
-    // A second name: the command lists the names, and people decide which one to remove.
+    // With a second name, the command lists the names, and people decide which one to remove.
     let second = directory.path().join("second");
     fs::hard_link(&path, &second).expect("linked");
     let names = heal(the("untrusted", &findings(&path))).stdout;
@@ -272,7 +272,7 @@ fn a_file_of_another_user_is_trusted_in_a_directory_that_no_other_may_write() {
         nix::unistd::Gid::from_raw(NOBODY),
     );
     nix::unistd::chown(&path, Some(user), Some(group)).expect("given away");
-    // The members of its group, who should be able to use it, are refused.
+    // The members of the file's group should be able to use it, and are refused.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).expect("changed");
     let of_member = |path: &Path| {
         let script = format!(
@@ -329,7 +329,7 @@ fn a_segment_of_a_dead_namespace_is_adopted_and_one_in_use_elsewhere_is_an_error
     };
     let path = &elsewhere.path;
     let inside = |arguments: &[&str]| elsewhere.run(arguments, path);
-    // The process that opens it there adopts it, and its namespace ends with the process.
+    // The process that opens it there adopts the segment, and its namespace ends with the process.
     inside(&["recover"]).ended(0);
     let finding = assert_healed("cold", "warning", path);
     assert!(
@@ -476,7 +476,7 @@ fn what_its_owner_uses_is_no_error_because_root_would_not_open_it() {
     assert!(heal(finding).stdout.contains("0 errors"));
     assert!(path.exists());
     holder.end();
-    // Nor is it an error while nobody uses it: whatever lets root open it would take it away from its owner.
+    // Nor is this an error while nobody uses it: whatever lets root open it would take it away from its owner.
     run(["doctor", "--strict", text(&path)]).ended(0);
     let report = run(["doctor", "--json", text(&path)]).ended(0).json();
     let notes = report["segments"][0]["findings"].as_array().expect("findings");
@@ -519,7 +519,7 @@ impl Drop for MemoryCgroup {
 #[test]
 fn a_cgroup_at_its_memory_limit_is_a_warning_until_the_limit_is_raised() {
     let Some(cgroup) = MemoryCgroup::new() else { return };
-    // On tmpfs, whose pages stay charged to the cgroup after the process that wrote them has ended.
+    // The memory is on tmpfs, whose pages stay charged to the cgroup after the process that wrote them has ended.
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let path = create(memory.path());
     let script = format!(

@@ -123,7 +123,7 @@ fn a_frozen_process_with_the_lock_is_an_error_until_its_cgroup_is_thawed() {
         let owner = Actor::start("spin", &path);
         owner.stop_with_the_lock(&path);
         freezer.freeze(&owner);
-        // It is frozen all the same.
+        // The process is continued, but stays frozen.
         owner.signal(Signal::SIGCONT);
         let finding = assert_healed("lock_stuck", "error", &path);
         assert_frozen(&finding, "error", &owner, &freezer);
@@ -150,7 +150,7 @@ fn a_frozen_process_at_the_head_of_a_queue_is_found_until_its_cgroup_is_thawed()
     }
 }
 
-/// In a container that does not show cgroups, all that can be seen is that the head does not collect its grant.
+/// In a container that does not show cgroups, the only thing to be seen is that the head does not collect its grant.
 #[test]
 fn a_queue_whose_head_is_frozen_where_that_cannot_be_seen_is_served_by_recover() {
     if !is_root() || !can_unshare(&["--mount"]) {

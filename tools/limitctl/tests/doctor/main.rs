@@ -11,7 +11,7 @@ mod selftest;
 #[path = "../support/mod.rs"]
 mod support;
 
-/// Not a test: the role of processes that the tests start.
+/// Not a test: plays the role of processes that the tests start.
 #[test]
 fn actor() {
     support::play();

@@ -81,11 +81,11 @@ fn what_killed_processes_left_is_found_without_changing_a_byte_and_healed() {
     let mut expected = [u64::from(locker), u64::from(holder)];
     expected.sort_unstable();
     assert_eq!(dead, expected);
-    // Text and JSON report the same.
+    // Text and JSON have to report the same.
     for finding in &found {
         for part in ["finding", "what", "meaning", "heal"] {
             let part = finding[part].as_str().expect("text");
-            // The time since then changes.
+            // How long ago it was changes.
             let part = part.split(" ago").next().unwrap_or_default();
             let part = part.rsplit_once("at most ").map_or(part, |(start, _)| start);
             assert!(shown.contains(part), "{part} in {shown}");
@@ -162,7 +162,7 @@ fn what_was_given_back_under_a_stuck_lock_is_found_and_finished() {
     wait_for("returned_unfinished", &path);
     let found = findings(&path);
     assert_eq!(the("returned_unfinished", &found)["severity"], "warning");
-    // The lock first: its holder then finishes what was given back meanwhile.
+    // The lock is healed first: its holder then finishes what was given back meanwhile.
     heal(the("lock_stuck", &found));
     heal(the("returned_unfinished", &found));
     assert_well(&path);
@@ -213,7 +213,7 @@ fn a_place_in_the_queue_that_was_given_up_under_a_stuck_lock_is_found_and_taken_
     locker.stop_with_the_lock(&path);
     assert_eq!(waiter.go_on(), "left");
     wait_for("ticket_given_up", &path);
-    // The process that has the lock would finish it, but is killed before, and no other one needs the set.
+    // The process with the lock would finish this, but is killed before, and no other process needs the set.
     locker.kill();
     let finding = assert_healed("ticket_given_up", "warning", &path);
     assert_eq!(finding["heal"], format!("limitctl recover {}", text(&path)));
