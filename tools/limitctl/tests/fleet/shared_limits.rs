@@ -28,13 +28,13 @@ name = "api"
   fleet = { key = "org/api/calls", lease = "2s" }
 "#;
 
-/// A segment with that limit, and in the same set another that is not shared.
+/// A segment with the limit, and in the same set another that is not shared.
 fn create(directory: &Path) -> PathBuf {
     let own = "  [[set.limit]]\n  name = \"own\"\n  kind = \"concurrency\"\n  capacity = 2\n";
     create_declared(directory, "limits", &format!("{DECLARED}\n{own}"))
 }
 
-/// Takes and settles one of what is leased.
+/// Takes one unit of what is leased, and settles it.
 fn take_one(set: &LimitSet) {
     let outcome = set.request().try_acquire().expect("decides");
     drop(outcome.into_result().expect("leased"));
@@ -58,7 +58,7 @@ fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
     let segment = Segment::open(&path).expect("a segment");
     let host = segment.fleet().host();
 
-    // No process asks yet.
+    // No process asks the store yet.
     let before = json();
     assert_eq!(
         (
@@ -179,7 +179,7 @@ fn the_part_of_a_fleet_is_shown_as_it_changes_in_text_and_json_alike() {
     );
 }
 
-/// Its files are one host, and what differs between them is said.
+/// The files of a directory are one host, and doctor and fleet say in what they differ.
 #[test]
 fn a_directory_is_shown_as_one_host() {
     let root = directory();
@@ -224,7 +224,7 @@ fn a_directory_is_shown_as_one_host() {
         "{of_file}"
     );
 
-    // Another process asks for one of them alone.
+    // Another process asks the store for one of the files alone.
     drop(duty);
     let one = Segment::open(path.join("mail")).expect("a segment");
     let _duty = one.fleet().try_take_duty().expect("works").expect("free");
@@ -232,11 +232,12 @@ fn a_directory_is_shown_as_one_host() {
     assert!(shown().contains(&expected), "{expected} is not in {}", shown());
     let whole = run(["fleet", "--json", text(&path)]).ended(0).json();
     assert_eq!(whole["duty"], Value::Null);
-    // A set of this host alone is none of its business.
+    // A set of this host alone is left out.
     assert_eq!(whole["limits"].as_array().expect("limits").len(), 2);
 }
 
-/// Whatever is wrong: it is an error once nothing is left to spend, and a warning while what is leased lasts.
+/// Whatever is wrong with the store is an error once nothing is left to spend, and a warning while what is leased
+/// lasts.
 #[test]
 fn what_the_store_says_is_an_error_while_refusals_follow() {
     let directory = directory();
@@ -281,9 +282,9 @@ fn what_the_store_says_is_an_error_while_refusals_follow() {
     }
     for (problem, expected) in [
         (StoreProblem::OutOfMemory, found("out_of_memory", "warning")),
-        // A note, which is no finding here.
+        // This is a note, which is no finding here.
         (StoreProblem::Quarantine, vec![]),
-        // Only a person can end this one.
+        // Only a person can end this problem.
         (StoreProblem::WrongDatabase, found("wrong_database", "error")),
     ] {
         let asked = duty.ask().expect("works").remove(0);
@@ -346,7 +347,7 @@ fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
         .expect("works");
     assert!(kinds(&path).contains(&"store_unreachable".to_owned()));
 
-    // Whoever is denied something leaves asking to others for a moment. That is not what is wrong.
+    // A process that is denied something leaves asking to others for a moment. That is not what is wrong.
     duty.report(&asked, StoreProblem::NotPermitted, Duration::from_secs(3600))
         .expect("works");
     drop(duty);
@@ -357,7 +358,7 @@ fn leases_are_shown_and_what_is_wrong_with_them_is_found() {
     );
 }
 
-/// As after the last job of `limitctl exec`: nobody is refused because nobody asks.
+/// As after the last job of `limitctl exec`: nobody asks the store, but nobody is refused because of that.
 #[test]
 fn a_segment_that_no_process_uses_lacks_none_that_asks() {
     let directory = directory();
@@ -458,7 +459,7 @@ fn what_is_leased_is_given_back_before_a_host_goes() {
     run(["fleet", "drain", text(&alone)]).ended(64);
 }
 
-/// What is leased of each key, who is refused until when, and what the store does not know yet.
+/// What each key has leased, which key is refused until when, and what the store does not know yet.
 #[test]
 fn what_each_key_has_leased_is_shown() {
     let declared = DECLARED
@@ -473,7 +474,7 @@ fn what_each_key_has_leased_is_shown() {
         request.check().expect("a decision").is_admitted()
     };
     let duty = segment.fleet().try_take_duty().expect("works").expect("free");
-    // Each is admitted once, and wants more.
+    // Each key is admitted once, and wants more.
     for (key, granted, free_in) in [("leased", 5, 0), ("empty", 0, 3000)] {
         assert!(take(key) && !take(key));
         wait_for("a request", || {
