@@ -82,7 +82,7 @@ fn names<'a>(values: &'a Value, field: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// The lines that say what is taken; without the first, which says whether it is.
+/// The lines that say how much memory is taken. The first line is left out: it says whether the segment is created.
 fn memory(run: &Run) -> &str {
     run.stdout.split_once('\n').expect("more than a line").1
 }
@@ -104,7 +104,7 @@ fn a_dry_run_says_what_all_files_of_a_directory_take() {
     let memory_at = |path: &Path| declaration.memory_at(path).expect("valid").bytes;
     assert_eq!(memory_at(&path), sizes.sum::<u64>());
 
-    // The same for a declaration that says where it is to be, and for one of several.
+    // The same holds for a declaration that names its path, and for one of several.
     let declared = format!("[segment]\npath = {path:?}\n{API}{MAIL}{TENANTS}");
     fs::write(&config, declared).expect("written");
     assert_eq!(
@@ -237,7 +237,7 @@ fn list_shows_the_directory_as_one_segment_and_which_sets_no_process_declares() 
         "nobody is there who could declare them"
     );
 
-    // Whoever declares a list of sets has those files open, and no others.
+    // A process that declares a list of sets has the files of those sets open, and no others.
     let user = Actor::start("attach", &scene.file("api"));
     let of_root = list(scene.root.path());
     let undeclared = of_root["segments"][0]["undeclared"].as_array().expect("two");

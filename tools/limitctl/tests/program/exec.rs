@@ -116,7 +116,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended and been waited for.
+        // The child may have ended and been waited for already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -371,7 +371,7 @@ fn what_is_typed_reaches_the_command_once() {
         for (key, trapped) in [(b"\x03", "int"), (b"\x1c", "quit")] {
             terminal.write_all(key).expect("typed");
             assert_eq!(running.line(), trapped);
-            // It is passed on after every signal before it.
+            // This signal is passed on after every signal before it.
             signal(running.pid(), Signal::SIGUSR1);
             assert_eq!(running.line(), "usr");
         }
@@ -608,7 +608,7 @@ fn what_makes_no_sense_ends_with_64_and_what_is_not_there_with_69() {
     assert_eq!(only_set(&path).limits[0].counts.taken, 0);
 }
 
-/// Without care, these tests would wait forever if the suite is started with nohup or in the background of a script.
+/// Without care, these tests would wait forever if the suite was started with nohup or in the background of a script.
 #[test]
 fn the_tests_hold_where_signals_are_ignored_from_the_start() {
     let mut again = Command::new(std::env::current_exe().expect("this program"));

@@ -49,7 +49,7 @@ fn foreign_files(directory: &Path, segment: &Path) -> Vec<PathBuf> {
     symlink(&kept, at("link to a checkpoint")).expect("a link");
     fs::copy(segment, at("another segment")).expect("copied");
     fs::create_dir(at("a directory")).expect("made");
-    // Its magic number is written last.
+    // The magic number of a file under construction is written last.
     let under_construction = at(".limits.1.2.3.shmlimit-new");
     fs::write(&under_construction, [0; 8192]).expect("written");
     symlink(&under_construction, at("link to what is made")).expect("a link");
@@ -81,7 +81,7 @@ fn an_export_is_written_over_no_segment_no_checkpoint_and_nothing_under_construc
         assert_eq!(state(path), before, "{}", path.display());
     }
     assert_eq!(names_in(directory.path()), names, "nothing is left over");
-    // Also by another name.
+    // A segment is recognised by another name, too.
     let second = directory.path().join("second name");
     fs::hard_link(&segment, &second).expect("a link");
     let before = state(&second);
@@ -100,7 +100,7 @@ fn an_export_is_renamed_over_nothing_and_regular_files_and_written_directly_into
     let former = state(&at("regular")).0;
     export(&segment, &at("regular")).ended(0);
     assert_ne!(state(&at("regular")).0, former, "it was replaced");
-    // A link stays a link, and its target is the same file as before, or a new one.
+    // A link stays a link. Its target is the same file as before or, if there was none, a new one.
     fs::write(at("target"), "former").expect("written");
     let target = state(&at("target")).0;
     symlink("target", at("link")).expect("a link");
@@ -117,12 +117,12 @@ fn an_export_is_renamed_over_nothing_and_regular_files_and_written_directly_into
             "{name}: {written}"
         );
     }
-    // Anything that is not a regular file accepts it, and stays what it is: a pipe, also through a link, and standard
-    // output by its name.
+    // Anything that is not a regular file is written to, and stays what it is: a pipe, also through a link, and
+    // standard output by its name.
     mkfifo(&at("pipe"), Mode::S_IRWXU).expect("a pipe");
     symlink("pipe", at("link to a pipe")).expect("a link");
     let pipes = ["pipe", "link to a pipe"];
-    // Before there is a reader, which processes that other tests start inherit for a moment.
+    // Tried before there is a reader, which processes that other tests start inherit for a moment.
     for name in pipes {
         let unread = export(&segment, &at(name)).ended(69);
         assert!(unread.stderr.contains("cannot write"), "{unread:?}");
@@ -172,7 +172,7 @@ fn a_checkpoint_is_written_over_checkpoints_and_empty_files_alone_whatever_their
     let at = |name: &str| directory.path().join(name);
     let kept = fs::read(at("kept")).expect("there");
     let size = kept.len();
-    // As large as a checkpoint: zeros, a segment, a text.
+    // These are as large as a checkpoint: zeros, a segment, a text.
     let mut text_of_that_size = b"a diary, of many years".to_vec();
     text_of_that_size.resize(size, b'.');
     let mut segment_of_that_size = fs::read(&segment).expect("readable");
@@ -380,7 +380,7 @@ fn a_segment_larger_than_the_memory_cgroup_is_an_error_and_one_that_fits_is_made
     assert!(refused.stderr.contains("memory cgroup"), "{refused:?}");
     assert_eq!(names_in(directory.path()), names, "nothing is left over");
     create(&small).ended(0);
-    // Its pages count, and so do those that another segment would need.
+    // The pages of the segment count, and so do those that another segment would need.
     run(["inspect", text(&path)]).ended(0);
     fs::remove_file(&path).expect("there");
 }

@@ -1,4 +1,4 @@
-//! What a new user declares with flags, and what messages say of likely mistakes.
+//! What a new user declares with flags, and what messages say about likely mistakes.
 
 use crate::support::{create, directory, limitctl, run, run_command, text};
 

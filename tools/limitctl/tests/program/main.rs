@@ -14,7 +14,7 @@ mod probes;
 mod support;
 mod verbs;
 
-/// The processes of the tests: copies of this program that run this test alone.
+/// Not a test: the processes that the tests start are copies of this program that run only this, and play a role.
 #[test]
 fn actor() {
     support::play();

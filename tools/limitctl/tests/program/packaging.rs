@@ -73,7 +73,7 @@ fn another_prefix_is_that_of_the_units_as_well() {
     );
 }
 
-/// What is below a directory, without directories, and without the ending of what is compressed.
+/// All files below a directory, without the ending of compressed ones.
 fn files_below(root: &Path) -> BTreeSet<String> {
     let listed = run_command(command("find").current_dir(root).args([".", "-type", "f"]));
     let names = listed.stdout.lines();
@@ -93,7 +93,7 @@ fn a_debian_package_has_what_is_installed_and_leaves_nothing_behind() {
     build
         .arg(packed.path())
         .env("LIMITCTL", env!("CARGO_BIN_EXE_limitctl"))
-        // A program that is not optimised takes a minute to compress.
+        // It takes a minute to compress a program that is not optimised.
         .env("DPKG_DEB_COMPRESSOR_TYPE", "none");
     run_command(&mut build).ended(0);
     let packages: Vec<PathBuf> = fs::read_dir(packed.path())
@@ -215,10 +215,10 @@ fn the_directory_is_made_and_the_service_fills_it_and_finds_nothing_wrong() {
         "{created:?}"
     );
     assert_eq!(fs::metadata(&segment).expect("created").mode() & 0o777, 0o660);
-    // The group of the directory.
+    // A segment gets the group of the directory.
     let of_directory = fs::metadata(&segments).expect("made").gid();
     assert_eq!(fs::metadata(&segment).expect("created").gid(), of_directory);
-    // No declaration in it has a checkpoint.
+    // No declaration in the directory has a checkpoint.
     assert_eq!(of_unit("shmlimit.service", "ExecStop").ended(0).stdout, "");
     let reloaded = of_unit("shmlimit.service", "ExecReload").ended(0);
     assert!(reloaded.stdout.contains("found "), "{reloaded:?}");
@@ -240,7 +240,7 @@ fn examples_for_kubernetes_are_read_by_its_tools() {
     ] {
         assert!(built.stdout.contains(part), "{part} in {}", built.stdout);
     }
-    // The declaration in it is valid.
+    // The declaration in the ConfigMap is valid.
     let (_, declared) = built.stdout.split_once("api.toml: |\n").expect("a declaration");
     let lines = declared
         .lines()
@@ -261,7 +261,7 @@ fn the_example_for_compose_is_read_by_its_tools() {
     if has("docker", &["compose", "version"]) {
         run_command(command("docker").args(["compose", "--file", text(&file), "config", "--quiet"])).ended(0);
     } else if has("python3", &["-c", "import yaml"]) {
-        // Whether it is YAML whose services have the shared parts.
+        // Checks that this is YAML whose services have the shared parts.
         let script = "import sys, yaml; read = yaml.safe_load(open(sys.argv[1])); \
                       print(*(it['volumes'][0] for it in read['services'].values()), *read['volumes'])";
         let read = run_command(command("python3").args(["-c", script, text(&file)])).ended(0);

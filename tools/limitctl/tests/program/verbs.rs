@@ -137,7 +137,7 @@ fn the_kind_of_locks_is_chosen_and_shown() {
         assert_eq!(json["lock_kind"], lock);
         assert_eq!(json["declaration"]["segment"]["lock"], lock);
         assert_eq!(json["participants"][0]["pid"], std::process::id());
-        // It is this process's own.
+        // No namespace is named, because it is this process's own.
         assert_eq!(json["participants"][0]["pid_namespace"], serde_json::Value::Null);
         let shown = run(["inspect", &path]).ended(0).stdout;
         assert!(shown.contains("locks") != is_default, "{shown}");
