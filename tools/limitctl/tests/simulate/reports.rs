@@ -23,7 +23,7 @@ name = "chat"
 limit = [{ name = "tokens", kind = "rate", capacity = 10, window = "10s" }]
 "#;
 
-/// Writes the declaration, and another one, in which that is replaced.
+/// Writes the declaration, and another one in which `from` is replaced by `to`.
 fn write_both(directory: &Path, name: &str, from: &str, to: &str) -> (PathBuf, PathBuf) {
     let now = write(directory, "now.toml", NOW);
     (now, write(directory, name, NOW.replace(from, to)))
@@ -113,7 +113,7 @@ fn a_line_that_makes_no_sense_ends_the_replay_and_says_where_and_what_to_do() {
         for part in parts.iter().chain(&["trace.ndjson, line 3: "]) {
             assert!(run.stderr.contains(part), "{part} in {run:?}");
         }
-        // The verdicts before it stand.
+        // The verdicts before the mistake stand.
         assert_eq!(run.json_lines().len(), 1, "{run:?}");
     }
 }
@@ -258,8 +258,8 @@ fn compare(other: &str, events: &[Value], arguments: &[&str]) -> Run {
 
 #[test]
 fn a_comparison_prints_the_verdicts_that_flip_and_counts_them() {
-    // Three a second instead of two. The third of each burst flips; two seconds later, what the other has spent by then
-    // makes no difference.
+    // Three a second instead of two: the third request of each burst flips. Two seconds later, what the other
+    // declaration has spent by then makes no difference.
     let other = NOW.replace("capacity = 2, window", "capacity = 3, window");
     let run = compare(&other, &busy(), &[]).ended(0);
     let flips = run.json_lines();
@@ -270,7 +270,8 @@ fn a_comparison_prints_the_verdicts_that_flip_and_counts_them() {
             (&flip["admitted"], &flip["against"]["admitted"]),
             (&json!(false), &json!(true))
         );
-        // Here two were taken 2 and 1 ms before, and one is worth 500 ms; there it is three and 333 1/3 ms.
+        // Here two were taken 2 and 1 ms before, and one is worth 500 ms; there, three were taken, and one is worth 333
+        // 1/3 ms.
         assert_eq!(flip["limits"]["requests"]["retry_after_ms"], 498);
         assert_eq!(flip["against"]["limits"]["requests"]["reset_after_ms"], 998);
     }
@@ -322,7 +323,7 @@ fn a_comparison_may_name_limits_that_only_one_declaration_has() {
     let other = NOW.replace("name = \"requests\"", "name = \"calls\"");
     let take = |limit: &str| json!({"at_ms": 1, "set": "api", "cost": {limit: 2}});
     let run = compare(&other, &[take("requests"), take("calls")], &[]).ended(0);
-    // The second request: here no requests are left, so calls are not taken; there only one call was taken before.
+    // For the second request, no requests are left here, so calls are not taken; there only one call was taken before.
     assert_eq!(
         run.json_lines().last().map(|count| count["flips"].clone()),
         Some(json!(0))
@@ -418,7 +419,7 @@ fn standard_input_is_a_trace_and_needs_no_end() {
     stdin
         .write_all(b"{\"at_ms\": 1, \"set\": \"api\"}\n{\"at_ms\": 0, \"set\": \"api\"}\n")
         .expect("it reads");
-    // It ends at the mistake although more lines could come.
+    // It ends at the mistake, although more lines could come.
     let run = finish(child).ended(65);
     drop(stdin);
     assert!(

@@ -16,7 +16,7 @@ fn request(at_ms: u64, key: &str, wait_ms: u64, hold_ms: u64) -> Value {
     json!({"at_ms": at_ms, "set": "llm", "key": key, "wait_ms": wait_ms, "hold_ms": hold_ms})
 }
 
-/// When each was made, whether it was admitted, and how long it waited, in the order of the decisions.
+/// When each request was made, whether it was admitted, and how long it waited, in the order of the decisions.
 fn decisions(declaration: &str, events: &[Value]) -> Vec<(u64, bool, u64)> {
     let run = replay_declaration(declaration, events).ended(0);
     let decision = |verdict: Value| {
@@ -59,7 +59,7 @@ name = "llm"
 limit = [{ name = "tokens", kind = "rate", capacity = 100, window = "1s", algorithm = "fixed_window" }]
 "#;
     let request = |at_ms: u64, used: u64| json!({"at_ms": at_ms, "set": "llm", "cost": {"tokens": 60}, "wait_ms": 9_000, "hold_ms": 100, "usage": {"tokens": used}});
-    // The second waits for the next window; the third gets what the first did not use of the first one.
+    // The second gets what the first did not use of the window; the third waits for the next window.
     let events = [request(100, 10), request(150, 60), request(160, 60)];
     let admitted = [(100, true, 0), (150, true, 50), (160, true, 840)];
     assert_eq!(decisions(declaration, &events), admitted);
@@ -83,7 +83,7 @@ fn simulate(declaration: &str, other: Option<&str>, events: &[Value], arguments:
     run_command(command.args(arguments))
 }
 
-/// A place of all keys, which is given to another once its lease has expired.
+/// Declares one place for all keys, which is given to another request once its lease has expired.
 fn leased() -> String {
     PLACES.replace("capacity = 2", "capacity = 1, lease = \"30s\"")
 }
@@ -132,7 +132,7 @@ limit = [
         request(0, "first", 10, None),
         request(0, "early", 0, None),
         request(10, "large", 9, Some(100_000)),
-        // Its own limit admits it at 5 s, before the next comes, and what all share long after that.
+        // Its own limit admits it at 5 s, before the next request comes; what all keys share admits it long after that.
         request(20, "early", 8, Some(100_000)),
         request(6_500, "late", 8, Some(100_000)),
     ];
