@@ -18,7 +18,7 @@ pub fn findings(path: &Path) -> Vec<Value> {
 pub fn findings_of(report: &Value) -> Vec<Value> {
     let of_segment = report["segments"][0]["findings"].as_array().expect("findings");
     let of_host = report["findings"].as_array().expect("findings");
-    // Notes that are not about a process are of the host, and tests may run on disks.
+    // Notes that are not about a process are about the host, and tests may run on disks.
     let all = of_segment.iter().chain(of_host);
     all.filter(|finding| finding["severity"] != "note" || finding["pid"].is_u64())
         .cloned()

@@ -21,7 +21,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sig
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Longer than anything takes on the slowest machine: anything that takes longer hangs.
+/// Longer than anything takes on the slowest machine: what takes longer hangs.
 pub const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The test's own directory.
@@ -170,7 +170,7 @@ fn read_aside<R: Read + Send + 'static>(stream: Option<R>) -> Receiver<Vec<u8>> 
         if let Some(mut stream) = stream {
             stream.read_to_end(&mut bytes).expect("read");
         }
-        // If the test has failed, nobody waits for it any more.
+        // If the test has failed, nobody waits for this any more.
         let _ = sender.send(bytes);
     });
     receiver
@@ -279,13 +279,13 @@ impl Actor {
         self.child.id()
     }
 
-    /// Tells it to go on, and returns what it says next.
+    /// Tells the actor to go on, and returns what it says next.
     pub fn go_on(&mut self) -> String {
         self.commands.write_all(b"go on\n").expect("it reads");
         self.answer()
     }
 
-    /// Tells it to go on to its end, and waits for that.
+    /// Tells the actor to go on to its end, and waits for that.
     pub fn drop_what_it_holds(mut self) {
         self.commands.write_all(b"go on\n").expect("it reads");
         let deadline = Instant::now() + TIMEOUT;
@@ -295,7 +295,7 @@ impl Actor {
         }
     }
 
-    /// What it says next.
+    /// What the actor says next.
     pub fn answer(&self) -> String {
         loop {
             let line = self.answers.recv_timeout(TIMEOUT).expect("it lives and answers");
@@ -311,7 +311,7 @@ impl Actor {
         kill(pid, signal).expect("it is a child that was not waited for");
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
+    /// Kills the actor with SIGKILL and waits until it is gone.
     pub fn kill(mut self) -> u32 {
         self.end();
         self.pid()
@@ -322,7 +322,7 @@ impl Actor {
         self.child.wait().expect("a child of ours");
     }
 
-    /// Stops it at an instant when it has a set's lock.
+    /// Stops the actor at an instant when it has a set's lock.
     pub fn stop_with_the_lock(&self, segment: &Path) {
         let reader = shmlimit::snapshot::SegmentReader::open(segment).expect("a segment");
         let deadline = Instant::now() + TIMEOUT;
@@ -341,7 +341,7 @@ impl Actor {
         }
     }
 
-    /// Whether each of its threads is stopped.
+    /// Whether each of the actor's threads is stopped.
     fn is_stopped(&self) -> bool {
         let tasks = format!("/proc/{}/task", self.pid());
         std::fs::read_dir(tasks).expect("it lives").all(|task| {
@@ -351,7 +351,7 @@ impl Actor {
     }
 }
 
-/// Two processes that die: one with the set's lock, the other with a permit. Returns their ids.
+/// Makes two processes die: one with the set's lock, the other with a permit. Returns their ids.
 pub fn die_with_lock_and_permit(segment: &Path) -> (u32, u32) {
     let holder = Actor::start("hold", segment);
     let locker = Actor::start("spin", segment);
@@ -378,7 +378,7 @@ pub fn play() {
     let (Ok(role), Some(segment)) = (std::env::var(ROLE), std::env::var_os(SEGMENT)) else {
         return;
     };
-    // Leaves no process behind if the test dies.
+    // The actor ends if the test dies.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("supported");
     if let Some((_, name)) = role.split_once(" as ") {
         std::fs::write("/proc/self/comm", name).expect("renamed");
