@@ -115,7 +115,7 @@ fn a_process_of_another_pid_namespace_is_seen_alive_and_left_alone() {
     assert_eq!(json["same_place"], false);
     assert_eq!(json["participants"][0]["alive"], true);
     assert_eq!(json["sets"][0]["holds"][0]["owner_alive"], true);
-    // It is in order there, and nothing is reported here that only holds once it is used nowhere.
+    // The segment is in order where it is used, and nothing is reported here that only holds once no process uses it.
     for (verb, path) in [
         (&["inspect"][..], &**path),
         (&["watch", "--count", "1"], path),

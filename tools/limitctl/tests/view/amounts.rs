@@ -54,7 +54,7 @@ const USED: [(&str, &str, &str); 5] = [
     ("calls", "1", "5,555"),
 ];
 
-/// What is left of each, likewise.
+/// What is left of each limit, likewise.
 const LEFT: [(&str, &str); 5] = [
     ("dollars", "9,997.45"),
     ("tokens", "8,885.625"),
@@ -63,7 +63,7 @@ const LEFT: [(&str, &str); 5] = [
     ("calls", "5,554"),
 ];
 
-/// Numbers of units of these limits, which nobody declared: capacities, and what is left.
+/// Numbers of units of these limits, in which nobody declared them: capacities, and what is left.
 const RAW: [&str; 8] = [
     "999,995", "999,745", "71,105", "71,085", "999995", "999745", "71105", "71085",
 ];
@@ -95,7 +95,7 @@ impl Scene {
             ] {
                 request = request.with_decimal(limit, cost).expect("whole units");
             }
-            // It stays held.
+            // The permit stays held.
             std::mem::forget(request.try_permit().expect("there is enough").into_owned());
         }
         Self {
@@ -106,7 +106,7 @@ impl Scene {
     }
 }
 
-/// What is leased of limits that hosts share, and the last fair share.
+/// Views show what is leased of limits that hosts share, and the last fair share.
 #[test]
 fn leases_are_shown_in_amounts_of_the_declaration() {
     let directory = directory();
@@ -197,7 +197,7 @@ fn uses_and_capacities_are_in(shown: &str) {
     }
 }
 
-/// A text with a space for whatever there is from each `begin` to the next `is_end`, and no two spaces in a row.
+/// The text with everything from each `begin` to the next `is_end` replaced by a space, and no two spaces in a row.
 fn without(begin: char, is_end: fn(char) -> bool, shown: &str) -> String {
     let mut parts = shown.split(begin);
     let mut text = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Processes that use a segment while it is looked at, and die while using it.
+//! Processes that use a segment while it is shown, and die while using it.
 
 use std::fs;
 

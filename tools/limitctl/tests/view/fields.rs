@@ -36,7 +36,7 @@ name = "shared"
   fleet = { key = "calls" }
 "#;
 
-/// Fields in which names are those of TOML, or chosen by whoever declares.
+/// Fields in which names are those of TOML, or chosen in the declaration.
 const NAMED_ELSEWHERE: [&str; 5] = ["amounts", "costs", "declaration", "figures", "metadata"];
 
 /// The fields of a value and of everything in it.
@@ -59,7 +59,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The words between backticks in the section of the guide on JSON, without the endings of names.
+/// The words between backticks in the guide's section on JSON, without the endings of names.
 fn documented() -> BTreeSet<String> {
     let guide = fs::read_to_string(root().join("docs/limitctl.md")).expect("there");
     let (_, section) = guide.split_once("\n## JSON\n").expect("a section");
@@ -72,7 +72,7 @@ fn documented() -> BTreeSet<String> {
         .collect()
 }
 
-/// The words of all sources in a directory.
+/// Finds the words of all sources in a directory.
 fn in_sources(directory: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(directory).expect("there") {
         let path = entry.expect("readable").path();

@@ -656,7 +656,7 @@ fn keys_are_masked_unless_they_are_to_be_revealed() {
     for fingerprint in fingerprints {
         assert!(masked.contains(&format!("#{}", &fingerprint[..8])), "{masked}");
     }
-    // What is looked for need not be shown.
+    // What is searched for need not be shown.
     let found = run(["keys", "--match", "0b16", text(&path), "api"])
         .ended(0)
         .stdout;

@@ -15,7 +15,7 @@ mod terminal;
 mod top;
 mod watch;
 
-/// Not a test: the role of processes that the tests start.
+/// Not a test: plays the role of processes that the tests start.
 #[test]
 fn actor() {
     support::play();

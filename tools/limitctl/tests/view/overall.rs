@@ -1,4 +1,4 @@
-//! Limits that all keys have together, in each view: with what is left of them, where those of single keys have none.
+//! Limits of all keys, in each view: what is left of them is shown, which limits of single keys do not have.
 
 use std::future::Future;
 use std::path::PathBuf;

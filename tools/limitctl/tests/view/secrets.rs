@@ -1,4 +1,4 @@
-//! Keys are often secrets: no verb shows one whole, unless it is to reveal them.
+//! Keys are often secrets: no verb shows one whole, unless it is told to reveal them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use shmlimit::{Permit, Segment};
 
 const SECRET: &str = "Bearer sk-live-7Hq2XbW0n5Vd3Kf8";
 
-/// No more than the first four bytes are shown.
+/// No more than the first four bytes of this are shown.
 const HIDDEN: &str = "sk-live";
 
 const DECLARATION: &str = r#"
@@ -49,7 +49,7 @@ const OTHERWISE: [&str; 4] = [
     "simulate",
 ];
 
-/// A key that is held, waited for, and refused.
+/// A segment with a key that is held, waited for, and refused.
 struct Scene {
     directory: tempfile::TempDir,
     path: PathBuf,

@@ -48,7 +48,7 @@ impl Server {
         stream
     }
 
-    /// The response to these bytes, until the connection ends.
+    /// The response to these bytes, read until the connection ends.
     fn answer_to(&self, request: &str) -> String {
         let mut stream = self.connect();
         // It may stop reading before the end.
@@ -127,7 +127,7 @@ fn metrics_under_load_are_those_of_the_instant_and_those_of_export() {
     drop(spinning);
     let (_, body) = server.get("/metrics");
     assert_eq!(body, run(["export", "--prometheus", text(&path)]).ended(0).stdout);
-    // As Prometheus asks.
+    // What Prometheus asks for.
     let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4";
     let host = server.address;
     let answer = server.answer_to(&format!(
@@ -265,7 +265,7 @@ fn listens_for_this_host_alone_unless_another_address_is_given() {
     run(["serve", "0"]).ended(64);
 }
 
-/// The page that a server shows first, as the browser has it, if the machine has one.
+/// The page that a server shows first, as the browser shows it, if the machine has a browser.
 pub fn first_page(server: &Server, directory: &Path) -> Option<String> {
     let url = format!("http://{}/", server.address);
     Some(document(browser()?, &directory.join("profile"), &url))

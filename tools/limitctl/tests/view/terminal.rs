@@ -134,7 +134,7 @@ fn damaged_bytes_in_a_name_are_shown_and_not_obeyed() {
     let hostile = "\u{1b}]0;\u{9b}\u{7}\u{7f}\r\n";
     bytes[place..place + hostile.len()].copy_from_slice(hostile.as_bytes());
     bytes[place + hostile.len()..place + 32].fill(0);
-    // In place: another inode would make it a copy, whose processes are not shown.
+    // Written in place: another inode would make it a copy, whose processes are not shown.
     fs::write(&path, bytes).expect("written");
     assert_shown_harmlessly(&path, hostile, r"\u{1b}]0;\u{9b}\u{7}\u{7f}\r\n");
 }

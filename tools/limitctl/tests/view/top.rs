@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{Termios, tcgetattr};
 use nix::unistd::Pid;
 
-/// A tmux terminal of 80 by 24 in which a command runs, with its own server, which ends with it.
+/// A tmux terminal of 80 by 24 in which a command runs. Its tmux server is its own, and ends with it.
 struct Tmux {
     socket: std::path::PathBuf,
 }
@@ -91,7 +91,7 @@ impl Tmux {
 
 impl Drop for Tmux {
     fn drop(&mut self) {
-        // By its socket, so that no other server is affected.
+        // Found by its socket, so that no other server is affected.
         let _ = Command::new("tmux")
             .arg("-S")
             .arg(&self.socket)
@@ -151,7 +151,7 @@ fn a_user_finds_the_counters_on_the_screen_and_the_terminal_as_it_was_after_it()
     );
     drop(spinning);
 
-    // The contents stay while it is paused.
+    // The contents stay the same while the view is paused.
     terminal.press("p");
     let paused = terminal.wait_for_text("PAUSED");
     run(["reset", text(&path)]).ended(0);
@@ -193,7 +193,7 @@ fn a_terminal_that_changes_its_size_is_drawn_anew() {
     terminal.wait_for_text("tab processes");
 }
 
-/// The view on a terminal, with the test reading every byte.
+/// The view on a terminal of which the test reads every byte.
 pub struct OnPty {
     child: Child,
     output: Receiver<Vec<u8>>,
@@ -254,7 +254,7 @@ impl OnPty {
         self.keyboard.write_all(keys).expect("it reads");
     }
 
-    /// Waits for its end, which was asked for, and returns all that the terminal was sent.
+    /// Waits for the end of the view, which was asked for, and returns all that the terminal was sent.
     pub fn end(mut self) -> String {
         assert!(self.child.wait().expect("a child of ours").success());
         self.assert_given_back();

@@ -102,7 +102,7 @@ fn the_hottest_keys_come_first_by_what_was_asked_since_the_line_before() {
             let _ = asked.expect("works").is_admitted();
         }
     };
-    // Before the first look, so that it does not count as current activity.
+    // Asked before the first interval, so that it does not count as current activity.
     ask("former", 50);
     let mut child = limitctl()
         .args([
@@ -125,7 +125,7 @@ fn the_hottest_keys_come_first_by_what_was_asked_since_the_line_before() {
         .expect("the first line, after the first look");
     ask("calm", 1);
     ask("hot", 8);
-    // A look between two requests sees only part of them.
+    // An interval that ends between two requests has only some of them.
     let mut seen = std::collections::BTreeMap::new();
     let all = std::collections::BTreeMap::from([("calm".to_owned(), (1, 0)), ("hot".to_owned(), (5, 3))]);
     let deadline = std::time::Instant::now() + TIMEOUT;
