@@ -1,4 +1,5 @@
-//! A segment that is a directory is one host to the store: one process asks for all of its files, over one connection.
+//! A segment that is a directory is a single host to the store: one process asks for all of its files, over one
+//! connection.
 
 mod scene;
 
@@ -77,7 +78,7 @@ fn worker() {
     let parent = thread::spawn(|| std::io::stdin().read(&mut [0]));
     while !parent.is_finished() {
         for set in &sets {
-            // A set may have been removed, which does not concern the others.
+            // A set may have been removed, which does not affect the others.
             let request = set.request().with("units", 1).expect("declared");
             let _ = request.try_acquire();
         }
@@ -85,7 +86,7 @@ fn worker() {
     }
 }
 
-/// Killed at the end, however the test ends.
+/// A worker that is killed at the end, however the test ends.
 struct Worker(Child);
 
 impl Worker {
@@ -124,7 +125,7 @@ fn look(path: &Path) -> SegmentSnapshot {
     reader.snapshot().expect("a snapshot")
 }
 
-/// The processes that ask for the sets: a live one for each, or `None`.
+/// The live processes that ask for the sets, or `None` if a set has none.
 fn askers(snapshot: &SegmentSnapshot) -> Option<BTreeSet<u64>> {
     let pids = snapshot.sets.iter().map(|set| {
         let duty = set.fleet.as_ref()?.duty.as_ref()?;
@@ -160,7 +161,7 @@ fn wait_for_units(path: &Path) {
     });
 }
 
-/// The connections to the server, but for that of the test itself.
+/// The connections to the server, except for the test's own.
 fn connections(server: &Server) -> usize {
     let list: String = redis::cmd("CLIENT")
         .arg("LIST")
@@ -192,7 +193,7 @@ fn one_process_asks_for_all_files_and_another_takes_all_of_them_over() {
     let server = Server::start(&program);
     let (_root, path) = place();
     let begun = Instant::now();
-    // All of them start at once, and find nothing there.
+    // All of them start at once, and find no files there.
     let names: Vec<String> = ('a'..='j').map(String::from).collect();
     let sets = names.join(",");
     let mut workers: Vec<Worker> = (0..8)
@@ -253,7 +254,7 @@ fn a_process_that_is_stopped_is_replaced_for_all_files() {
     stopped.signal(Signal::SIGSTOP);
     asker(&path, Some(first));
     wait_for_units(&path);
-    // What it asked or was told before that has no effect any more.
+    // What the stopped process had asked or was told before that has no effect any more.
     stopped.signal(Signal::SIGCONT);
     wait_for_units(&path);
     assert_eq!(askers(&look(&path)).map(|askers| askers.len()), Some(1));
@@ -283,7 +284,7 @@ fn sets_that_come_and_go_get_their_leases_without_a_restart() {
     wait_for_units(&path);
     wait_for("one connection", || connections(&server) == 1);
 
-    // A set is removed, which does not concern the others, and comes back.
+    // A set is removed, which does not affect the others, and comes back.
     OpenOptions::new()
         .remove(path.join("b"), Removal::Forced)
         .expect("removed");
@@ -308,7 +309,7 @@ fn a_process_that_opened_everything_there_is_asks_for_what_comes() {
     let first = Segment::create(&path, &declaring(&url, ["a"])).expect("a segment");
     let asking = Worker::spawn(&path, &url, "");
     assert_eq!(asker(&path, None), asking.pid());
-    // This process does not ask itself.
+    // This process itself asks for nothing.
     let both = Segment::open_or_create(&path, &declaring(&url, ["a", "b"])).expect("a segment");
     let of_next = both.set("b").expect("declared");
     wait_for("the new set to be asked for", || take(&of_next));
@@ -323,7 +324,7 @@ fn a_process_that_opened_everything_there_is_asks_for_what_comes() {
     drop(first);
 }
 
-/// Its first request has the number that the first one of its former life had.
+/// The set's first request has the same number as the first one before it was removed.
 #[test]
 fn a_set_that_is_made_again_is_not_granted_the_same_units_again() {
     let Some(program) = server_program() else { return };
@@ -344,7 +345,7 @@ fn a_set_that_is_made_again_is_not_granted_the_same_units_again() {
         let set = segment.set("month").expect("declared");
         // As many as are handed out at once.
         if !take_some(&set, 50) {
-            // One exchange, as a process makes it that is killed after that.
+            // Makes one exchange, like a process that is killed right after it.
             let duty = segment.fleet().try_take_duty().expect("works").expect("free");
             let mut exchange = Exchange::new(1);
             let (pipeline, _) = exchange.pipeline(&duty, duty.ask().expect("works"));
@@ -360,7 +361,7 @@ fn a_set_that_is_made_again_is_not_granted_the_same_units_again() {
     assert_eq!(units, 50, "half of what is left at once, and then too little");
 }
 
-/// While processes of two releases name different stores, each limit is asked for at its own.
+/// While processes of two releases name different stores, each limit is asked for at its own store.
 #[test]
 fn files_that_name_different_stores_are_asked_for_there() {
     let Some(program) = server_program() else { return };

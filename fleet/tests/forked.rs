@@ -21,7 +21,7 @@ fn take(segment: &Segment) -> bool {
     request.check().expect("a decision").is_admitted()
 }
 
-/// The child's part: what it inherited stops at once, and its own thread takes duty once the parent's is gone.
+/// The child's part: what it inherited has stopped, and its own thread takes the duty once the parent's is gone.
 fn child(
     segment: &Segment,
     inherited: Refresher,
@@ -60,15 +60,15 @@ fn a_child_starts_a_thread_of_its_own_and_ends_no_other() {
     wait_for("units", || take(&segment));
     let (reader, mut writer) = pipe().expect("a pipe");
     // SAFETY: the child uses the segment, whose library is made for forks, starts a thread and leaves by _exit. The C
-    // library's allocator is usable in a child; other locks that the refresher's thread may have held at the fork belong
-    // to that thread's own client, which the child does not touch.
+    // library's allocator is usable in a child; other locks that the refresher's thread may have held at the fork
+    // belong to that thread's own client, which the child does not touch.
     match unsafe { fork() }.expect("a child") {
         ForkResult::Child => {
             drop(writer);
             let is_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 child(&segment, refresher, credentials, reader)
             }));
-            // SAFETY: ends this process at once, without what the parent's test would drop.
+            // SAFETY: ends this process at once, without dropping what the parent's test still needs.
             unsafe { libc::_exit(i32::from(!is_well.unwrap_or(false))) }
         }
         ForkResult::Parent { child } => {

@@ -26,7 +26,7 @@ use shmlimit_fleet::{Credentials, Refresher, StoreEvent, Timeouts};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A "host": a segment of its own, with a thread that asks the store.
+/// A "host": a separate segment, with a thread that asks the store.
 struct Host {
     _directory: tempfile::TempDir,
     segment: Segment,
@@ -87,12 +87,12 @@ fn units(capacity: u64, window: Duration, burst: u64, lease: Duration) -> Limit 
         .fleet(FleetLease::new("org/units").lease(lease))
 }
 
-/// What the segment has counted as admitted, by any process.
+/// What the segment has counted as admitted, for all processes.
 fn admitted(snapshot: &SegmentSnapshot) -> u64 {
     snapshot.sets[0].limits[0].counts.admitted
 }
 
-/// Takes until one is refused, at most `max` times. Returns how many were admitted.
+/// Takes units until one is refused, at most `max`. Returns how many were admitted.
 fn take_all(set: &LimitSet, max: u64) -> u64 {
     (0..max).take_while(|_| take(set).is_ok()).count() as u64
 }
@@ -128,7 +128,7 @@ fn two_hosts_spend_one_window_between_them() {
         .map(|refresher| refresher.counts().round_trips)
         .sum();
     println!("{debited:?} in {trips} round trips");
-    // At most one debit per running request crosses the line: here one on each host.
+    // At most one debit per running request goes beyond the budget: here, one on each host.
     assert!(debited.iter().sum::<u64>() <= 20_000 + 2, "{debited:?}");
     assert!(debited.iter().all(|&units| units > 2_000), "{debited:?}");
 }
@@ -170,7 +170,7 @@ fn a_burst_of_a_second_suffices_for_the_rate_with_the_lease_that_follows_from_it
         .fleet(FleetLease::new("org/units"));
     let host = Host::start(&declaration(&server.url(), limit));
     let set = host.set();
-    // What the burst leaves is taken first, and then the rate is measured.
+    // What is left of the burst is taken first, and then the rate is measured.
     let (settled, measured) = (3 * SECOND, 6 * SECOND);
     let begun = Instant::now();
     let mut before = 0;
@@ -204,7 +204,7 @@ fn processes_of_a_host() -> usize {
     number("SHMLIMIT_FLEET_PROCESSES", 3)
 }
 
-/// This program, running only the test of that name, until its input ends.
+/// This program, which runs only the test with this name until its input ends.
 fn in_role(mut command: Command, role: &str) -> Command {
     command
         .args(["--exact", role, "--test-threads", "1"])
@@ -239,7 +239,7 @@ fn spawn_worker(path: &Path) -> Child {
     command.env(WORKER, path).spawn().expect("a process")
 }
 
-/// Killed when the host ends, however it ends.
+/// The workers of a host, which are killed when it ends, however that happens.
 struct Workers(Vec<Child>);
 
 impl Drop for Workers {
@@ -269,7 +269,7 @@ fn host() {
     }
 }
 
-/// A host whose processes see a boot-time clock of their own, if the kernel permits a test to have one.
+/// A host whose processes have their own boot-time clock, if the kernel permits a test to have one.
 struct Machine {
     path: PathBuf,
     process: Child,
@@ -361,7 +361,7 @@ fn admits_no_more_than_declared_while_processes_and_servers_die() {
     let bound = 10_000.0 + 20_000.0 * begun.elapsed().as_secs_f64();
     println!("admitted {phases:?}, in all {sum} of {bound:.0}; takeovers {snapshots:?}");
     assert!(sum as f64 <= bound, "{phases:?} of {bound}");
-    // It works, and works again after each outage.
+    // The fleet works, and works again after each outage.
     assert!(phases[1] > 0 && phases[3] > 0 && phases[5] > 0, "{phases:?}");
     assert!(snapshots.iter().any(|&takeovers| takeovers > 0), "{snapshots:?}");
 }
@@ -398,7 +398,7 @@ fn host_in_an_outage(server: &Server, proxy: &Proxy, outage: Outage) -> Host {
     wait_for("a lease", || take(&set).is_ok() && left(&host) > 10);
     assert!(server.log().contains("Ready"));
     proxy.set_down(true);
-    // It is noticed when the lease is to be renewed.
+    // The host notices the outage when the lease is to be renewed.
     wait_for("the outage to be known", || {
         let is_out = out(&host);
         if !is_out && left(&host) > 20 {
@@ -430,7 +430,7 @@ fn deals_with_an_outage_as_is_declared() {
     let set = host.set();
     let begun = Instant::now();
     wait_for("the end of the lease", || take(&set).is_err());
-    // The lease has ended or is spent; neither comes back.
+    // The lease has ended or is spent, and does not come back either way.
     while begun.elapsed() < 3 * SECOND {
         let _ = take(&set);
     }
@@ -459,8 +459,8 @@ fn deals_with_an_outage_as_is_declared() {
     proxy.set_down(false);
 }
 
-/// While the store is silent, taking leased units does not sleep for it. Measured by the kernel's count of how often
-/// the thread gave up the processor.
+/// While the store is silent, taking leased units does not sleep because of it. This is measured by the kernel's count
+/// of how often the thread gave up the processor.
 #[test]
 fn no_acquisition_waits_for_a_silent_store() {
     let Some(program) = server_program() else { return };
@@ -482,7 +482,7 @@ fn no_acquisition_waits_for_a_silent_store() {
     let taken = take_all(&set, 10_000);
     let slept = switches() - before;
     assert_eq!(taken, 10_000);
-    // The lock is shared with the thread that waits for the store, but not held while it waits.
+    // The lock is shared with the thread that waits for the store, but that does not hold it while it waits.
     println!("slept {slept} times in {taken} acquisitions");
     assert!(slept < 100, "{slept}");
     proxy.set_silent(false);
@@ -559,7 +559,7 @@ fn shares_places_and_reclaims_those_of_a_host_that_is_cut_off() {
         assert!(take(&second_set).is_none(), "an eleventh place");
     }
     assert!(permits.iter().all(|permit| !permit.reclaimed()));
-    // The host renews nothing: one lease later its places are free, and its permits say so.
+    // The host can no longer renew anything: one lease later, its places are free, and its permits say so.
     proxy.set_down(true);
     wait_for("places of the host that is cut off", || {
         take(&second_set).is_some()
@@ -569,7 +569,7 @@ fn shares_places_and_reclaims_those_of_a_host_that_is_cut_off() {
     });
 }
 
-/// A host that shares a limit and has its first lease, and the lines in which it tells of what happens to the store.
+/// A host that shares a limit and has its first lease, and the lines in which it reports what happens to the store.
 struct Teller {
     _directory: tempfile::TempDir,
     segment: Segment,
@@ -588,7 +588,7 @@ impl Teller {
         let credentials = Credentials::none().with_password(PASSWORD);
         let tell = move |event: &StoreEvent<'_>| {
             if is_of_interest(event) {
-                // The test may be over.
+                // The test may be over, and nobody listens.
                 let _ = told.send(event.to_string());
             }
         };
@@ -604,7 +604,7 @@ impl Teller {
         }
     }
 
-    /// Ends the host. Returns what it told.
+    /// Ends the host. Returns what it has reported.
     fn lines(self) -> Vec<String> {
         self.refresher.stop();
         self.lines.iter().collect()
@@ -657,7 +657,7 @@ fn tells_once_of_a_store_that_may_evict_what_it_counts() {
         let host = Teller::start(&server.url(), |event| {
             matches!(event, StoreEvent::MayEvict { .. })
         });
-        // On the second connection, it is known.
+        // On the second connection, this has been reported already.
         server.restart();
         let before = host.refresher.counts().round_trips;
         wait_for("another connection", || {
@@ -670,7 +670,7 @@ fn tells_once_of_a_store_that_may_evict_what_it_counts() {
     }
 }
 
-/// Any server of a cluster may, which doctor learns from the segment.
+/// Any server of a cluster may evict. `doctor` learns of it from the segment.
 #[test]
 fn tells_once_of_a_cluster_that_may_evict_what_it_counts() {
     let Some(program) = server_program() else { return };
@@ -775,7 +775,7 @@ fn gets_on_with_the_replica_of_a_cluster(has_password: bool) {
     });
 }
 
-/// Ends what waits for it, however the test ends.
+/// Ends whatever waits for this, however the test ends.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -800,8 +800,8 @@ fn takes(set: &LimitSet, key: &str) -> bool {
     request.try_acquire().expect("a decision").is_admitted()
 }
 
-/// Three hosts and many keys, of which one is busy: each key has its own limit on all hosts together, whatever host its
-/// requests come to.
+/// Three hosts and many keys, one of which is busy: each key has its own limit on all hosts together, whichever host
+/// its requests go to.
 #[test]
 fn each_key_has_its_own_limit_on_all_hosts() {
     const HOSTS: usize = 3;
@@ -817,7 +817,7 @@ fn each_key_has_its_own_limit_on_all_hosts() {
     let declaration = Declaration::new().fleet_url(server.url()).add_set(set);
     let hosts: [Host; HOSTS] = std::array::from_fn(|_| Host::start(&declaration));
     let sets = hosts.each_ref().map(Host::set);
-    // A first unit on each host needs no answer of the store.
+    // The first unit of a key on a host needs no answer from the store.
     for key in 0..100 {
         assert!(takes(&sets[key % HOSTS], &key.to_string()), "key {key}");
     }
@@ -834,7 +834,7 @@ fn each_key_has_its_own_limit_on_all_hosts() {
     println!("{admitted} admitted of at most {most}");
     assert!(admitted <= most, "{admitted} of {most}");
     assert!(admitted >= most / 2, "{admitted} of {most}");
-    // The others are not touched by that, and the store knows the names of none.
+    // The other keys are not affected by that, and the store knows none of their names.
     assert!((0..100).all(|key| takes(&sets[(key + 1) % HOSTS], &key.to_string())));
     let lease = |host: &Host| host.snapshot().sets[0].limits[0].lease.clone().expect("shared");
     for host in &hosts {
@@ -862,7 +862,7 @@ fn a_key_is_asked_for_while_the_store_goes_and_comes() {
         lease().problem.is_some()
     });
     assert!((0..100).all(|_| takes(&set, "a")), "it goes on");
-    // A new key follows the outage from its first request on.
+    // A new key follows the outage policy from its first request on.
     assert!((0..100).all(|_| takes(&set, "b")));
     server.restart();
     wait_for("the store to be found again", || {

@@ -1,8 +1,8 @@
-//! Places of single keys over several hosts, with a real store and processes that are killed: of no key are more held
-//! than there are, and those of the dead come back.
+//! Places of single keys on several hosts, with a real store and processes that are killed: no more places of a key are
+//! held than there are, and those of the dead come back.
 //!
-//! Holders write down when they had a place: from when it was theirs until they last saw that it still was. The kernel's
-//! clock is the same for all.
+//! Holders write down when they had a place: from when it was theirs until they last saw that it still was. The
+//! kernel's clock is the same for all of them.
 
 mod scene;
 
@@ -105,7 +105,7 @@ fn hold(permit: &Permit<'_>, log: &mut fs::File, key: usize, time: Duration) {
     }
 }
 
-/// Killed when the host ends, however it ends.
+/// The holders of a host, which are killed when it ends, however that happens.
 struct Holders {
     path: PathBuf,
     holds: Duration,
@@ -156,7 +156,7 @@ impl Drop for Holders {
     }
 }
 
-/// One time that somebody had a place.
+/// A time during which somebody had a place.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     key: usize,
@@ -174,7 +174,7 @@ fn holds_in(directory: &Path) -> Vec<Hold> {
             continue;
         }
         let text = fs::read_to_string(&path).expect("text");
-        // The last line of one that was killed may be half a line.
+        // If a holder was killed, its last line may be incomplete.
         for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
             let words: Vec<u128> = line
                 .split_whitespace()
@@ -195,7 +195,7 @@ fn holds_in(directory: &Path) -> Vec<Hold> {
     holds.into_values().collect()
 }
 
-/// The most that were held of any key at one instant.
+/// The most places of any one key that were held at the same instant.
 fn most_at_once(holds: &[Hold]) -> usize {
     let of_key = |key| {
         let holds: Vec<_> = holds.iter().filter(|hold| hold.key == key).collect();
@@ -210,8 +210,8 @@ fn most_at_once(holds: &[Hold]) -> usize {
     (0..KEYS).map(of_key).max().unwrap_or(0)
 }
 
-/// Holders are killed with SIGKILL all the time, whichever has duty; then all of one host, for good; the store is stopped
-/// for longer than a lease, and it is killed and started again.
+/// Holders are killed with SIGKILL all the time, whether they have duty or not; later all of one host, for good. The
+/// store is stopped for longer than a lease, and is killed and started again.
 #[test]
 fn no_key_has_more_places_held_than_there_are_while_processes_and_the_store_die() {
     let Some(program) = server_program() else { return };
@@ -262,7 +262,7 @@ fn no_key_has_more_places_held_than_there_are_while_processes_and_the_store_die(
     let most = most_at_once(&holds);
     println!("{in_phases:?} holds, at most {most} of a key at once");
     assert!(most as u64 <= PLACES, "{most} of {PLACES}");
-    // It works, without a host and after each outage.
+    // The fleet works, without one host and after each outage.
     assert!(
         [0, 1, 3, 5].iter().all(|phase| in_phases[*phase] > 0),
         "{in_phases:?}"

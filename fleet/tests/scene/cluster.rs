@@ -1,4 +1,4 @@
-//! A cluster of three servers, each with a third of the slots, which goes on without a server that fails.
+//! A cluster of three servers, each with a third of the slots, that goes on without a server that fails.
 
 use std::path::Path;
 
@@ -58,7 +58,7 @@ pub fn start(program: &Path) -> Vec<Server> {
     servers
 }
 
-/// Adds a replica of a server, and waits until it has what that has.
+/// Adds a replica of a server, and waits until it has the same data.
 pub fn add_replica(program: &Path, of: &Server) -> Server {
     let replica = start_node(program);
     let mut connection = replica.connection();
@@ -89,7 +89,7 @@ pub fn add_replica(program: &Path, of: &Server) -> Server {
     replica
 }
 
-/// Lets everybody use the servers.
+/// Lets everybody use the servers without a password.
 pub fn remove_passwords<'a>(servers: impl IntoIterator<Item = &'a Server>) {
     for server in servers {
         let mut connection = server.connection();
@@ -116,7 +116,7 @@ pub fn index_of(servers: &[Server], key: &str) -> usize {
     ENDS.iter().rposition(|first| *first <= slot).expect("a slot")
 }
 
-/// The slot of a key, as a server says.
+/// The slot of a key, according to a server.
 pub fn slot_of(server: &Server, key: &str) -> u16 {
     redis::cmd("CLUSTER")
         .arg("KEYSLOT")

@@ -1,11 +1,11 @@
-//! A sentinel that says what a test wants: real ones tell the former primary at a time of their own.
+//! A sentinel that says what a test wants. Real ones choose for themselves when to notify the former primary.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// The port of the primary, and the epoch in which it became that.
+/// The port of the primary, and the epoch in which it became one.
 type Named = Arc<Mutex<(u16, u64)>>;
 
 pub struct FakeSentinel {
@@ -14,7 +14,7 @@ pub struct FakeSentinel {
 }
 
 impl FakeSentinel {
-    /// Starts one that names the server at that port.
+    /// Starts a sentinel that names the server at this port as the primary.
     pub fn start(primary: u16, epoch: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -29,7 +29,7 @@ impl FakeSentinel {
         Self { port, named }
     }
 
-    /// Names another from now on.
+    /// Names another primary from now on.
     pub fn name(&self, primary: u16, epoch: u64) {
         *self.named.lock().unwrap_or_else(PoisonError::into_inner) = (primary, epoch);
     }

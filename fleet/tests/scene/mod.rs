@@ -1,4 +1,4 @@
-//! Real servers for tests: on loopback ports, with a password, in their own directories, stopped with the test.
+//! Real servers for tests: on loopback ports, with a password, in their own directories, stopped when the test ends.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -148,7 +148,7 @@ impl Server {
         server
     }
 
-    /// Whether a sentinel has found the replica of what it watches.
+    /// Whether a sentinel has found the replica of the primary that it watches.
     pub fn knows_a_replica(&self) -> bool {
         let client = redis::Client::open(self.url()).expect("valid");
         let Ok(mut connection) = client.get_connection_with_timeout(Duration::from_secs(10)) else {
@@ -196,8 +196,8 @@ impl Server {
         self.child = Some(child);
     }
 
-    /// Waits until the server itself listens, not another process that happens to have the port for a moment. Returns
-    /// false if the server has exited.
+    /// Waits until the server itself listens, and not another process that happens to have the port for a moment.
+    /// Returns false if the server has exited.
     fn comes_up(&mut self) -> bool {
         let (port, mut has_ended) = (self.port, false);
         let child = self.child.as_mut().expect("started");
@@ -213,7 +213,7 @@ impl Server {
         i32::try_from(child.id()).expect("a process id")
     }
 
-    /// Kills the server at once, like a failure of the machine.
+    /// Kills the server at once, as if the machine had failed.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -236,7 +236,7 @@ impl Server {
         client(&self.url(), PASSWORD)
     }
 
-    /// A connection of the `redis` crate, for what only a test does.
+    /// A connection of the `redis` crate, for what only tests do.
     pub fn connection(&self) -> redis::Connection {
         let url = format!("redis://:{PASSWORD}@127.0.0.1:{}", self.port);
         let client = redis::Client::open(url).expect("valid");

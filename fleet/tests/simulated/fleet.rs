@@ -1,4 +1,4 @@
-//! Hosts that share one limit, their store, and the clock of all of them.
+//! Hosts that share one limit, their store, and the clock of them all.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct Host {
     pub set: LimitSet,
 }
 
-/// The segment of a host, in a directory of its own, and the duty to ask the store for it.
+/// The segment of a host, in a temporary directory, and the duty to ask the store for it.
 pub fn segment_on_duty(
     declaration: &Declaration,
     clock: &VirtualClock,
@@ -70,7 +70,7 @@ pub struct Fleet {
     pub store: StoreModel,
     keys: KeyedStoreModel,
     pub run: String,
-    /// Whether no answer comes.
+    /// Whether the store does not answer.
     pub is_out: bool,
     clock: VirtualClock,
     now: Duration,
@@ -111,13 +111,13 @@ impl Fleet {
         self.now - START
     }
 
-    /// Lets a step pass, and each host exchange with the store what is due.
+    /// Lets a step pass, and each host exchange what is due with the store.
     pub fn step(&mut self) {
         self.now += STEP;
         self.clock.advance_to(self.now);
         let utc = u64::try_from(self.now.as_micros()).expect("in range");
         for host in &mut self.hosts {
-            // What an answer makes due is asked at once.
+            // What an answer makes due is asked for at once.
             for _ in 0..4 {
                 let asked = host.duty.ask().expect("works");
                 if asked.is_empty() {
@@ -147,8 +147,8 @@ impl Fleet {
         }
     }
 
-    /// Lets time pass while callers of each host want `demand` units in each step. Returns what all were admitted in
-    /// each step.
+    /// Lets time pass while the callers of each host want `demand` units in each step. Returns how many units were
+    /// admitted on all hosts in each step.
     pub fn run_for(&mut self, length: Duration, demand: u64) -> Vec<u64> {
         let steps = length.as_nanos() / STEP.as_nanos();
         let step = |_| {

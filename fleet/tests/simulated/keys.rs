@@ -1,4 +1,4 @@
-//! Keys that hosts share, each with a limit of its own, with the store that keeps a record for each.
+//! Keys that hosts share, each with its own limit, and the store, which keeps a record for each.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl Host {
     }
 }
 
-/// Lets time pass while all hosts want units of keys, of the first ones most. Returns how many of each key were
+/// Lets time pass while all hosts want units of keys, mostly of the first ones. Returns how many of each key were
 /// admitted in each second.
 fn admitted_in_each_second(limit: &Limit, seconds: usize, seed: u64) -> Vec<[u64; KEYS]> {
     let clock = VirtualClock::new(START);
@@ -134,7 +134,7 @@ fn no_key_has_more_in_a_window_than_its_capacity_and_what_hosts_admit_unleased()
             let most = capacity + HOSTS * UNLEASED;
             assert!(count <= most, "key {key}: {count} of {most} in window {number}");
         }
-        // The first keys are used up, but for little.
+        // The first key is nearly used up.
         let first: u64 = of_window.iter().map(|second| second[0]).sum();
         assert!(first >= capacity * 8 / 10, "{first} in window {number}");
     }

@@ -21,13 +21,13 @@ fn rate(policy: Outage) -> Limit {
     Limit::rate("limit", RATE, SECOND).burst(4 * RATE).fleet(lease)
 }
 
-/// The longest time with nothing admitted.
+/// The longest time during which nothing was admitted.
 fn longest_darkness(admitted: &[u64]) -> Duration {
     let dark = admitted.split(|units| *units > 0).map(<[u64]>::len).max();
     STEP * u32::try_from(dark.unwrap_or(0)).expect("short")
 }
 
-/// A fleet of three hosts behind an outage of 30 s, whose callers want `demand` units per step on each.
+/// A fleet of three hosts after an outage of 30 s. The callers of each want `demand` units per step.
 fn behind_an_outage(policy: Outage, demand: u64) -> Fleet {
     let mut fleet = Fleet::new(3, rate(policy));
     fleet.run_for(8 * SECOND, demand);
@@ -40,7 +40,7 @@ fn behind_an_outage(policy: Outage, demand: u64) -> Fleet {
 #[test]
 fn what_was_used_by_policy_darkens_nothing_when_the_store_is_back() {
     for policy in [Outage::SpendOut, Outage::Safe, Outage::Open] {
-        // A little less than there is, and more than twice of it.
+        // A little less than the rate, and more than twice as much.
         for demand in [3, 8] {
             let mut fleet = behind_an_outage(policy, demand);
             let admitted = fleet.run_for(20 * SECOND, demand);
@@ -70,7 +70,7 @@ fn what_was_used_by_policy_darkens_nothing_when_the_store_is_back() {
     }
 }
 
-/// Three hosts that use a tenth of what there is, so that each has units leased.
+/// Three hosts that use a tenth of the rate, so that each has units leased.
 fn calm(policy: Outage) -> Fleet {
     let mut fleet = Fleet::new(3, rate(policy));
     for _ in 0..60 {
@@ -89,7 +89,7 @@ fn while_a_store_may_have_lost_writes_each_policy_does_what_it_says() {
         let mut fleet = Fleet::new(3, rate(policy));
         fleet.run_for(8 * SECOND, 3);
         fleet.run.push('1');
-        // The first request notices it, and then it is known everywhere.
+        // The first request notices it, and then all hosts know.
         fleet.run_for(LEASE / 2, 3);
         for host in &fleet.hosts {
             let lease = host.lease();
@@ -120,7 +120,7 @@ fn a_store_that_comes_back_empty_renews_what_hosts_have_leased() {
     assert!(before > 0);
     fleet.store = StoreModel::new();
     fleet.run = "2".to_owned();
-    // As long as any lease that was granted before.
+    // For as long as any lease that was granted before lasts.
     let (mut admitted, mut refused) = (0, 0);
     for _ in 0..20 {
         fleet.run_for(STEP * 10, 0);
@@ -137,8 +137,8 @@ fn a_store_that_comes_back_empty_renews_what_hosts_have_leased() {
     );
 }
 
-/// The first that is granted afterwards is little, because the limit begins with nothing left, and with a long lease hosts
-/// ask seldom.
+/// The first grant afterwards is small, because the limit begins with nothing left, and with a long lease hosts rarely
+/// ask.
 #[test]
 fn a_store_that_comes_back_empty_darkens_nothing_where_the_policy_admits() {
     let length = 20 * SECOND;
@@ -158,7 +158,7 @@ fn a_store_that_comes_back_empty_darkens_nothing_where_the_policy_admits() {
     }
 }
 
-/// A leaky bucket from outside: never more than the burst, whatever the store has lost.
+/// A leaky bucket, seen from outside: there is never more than the burst in it, whatever the store has lost.
 #[test]
 fn a_store_that_comes_back_empty_grants_nothing_a_second_time() {
     let mut fleet = Fleet::new(3, rate(Outage::SpendOut));
@@ -185,7 +185,7 @@ fn safe_goes_on_with_what_is_declared_in_each_window_whenever_the_outage_begins(
             .algorithm(Algorithm::FixedWindow)
             .fleet(lease);
         let mut fleet = Fleet::new(3, limit);
-        // The window is used up when the outage begins, but for the last units, which are handed out one by one.
+        // When the outage begins, the window is used up except for the last units, which are handed out one by one.
         fleet.run_for(9 * SECOND, 50);
         let rest: u64 = fleet.run_for(STEP * 10, 50).iter().sum();
         assert!(rest <= 3, "{rest}");
@@ -198,7 +198,7 @@ fn safe_goes_on_with_what_is_declared_in_each_window_whenever_the_outage_begins(
     }
 }
 
-/// However much is left of the window when the store is back: it hands out the last units one by one.
+/// This is so however much is left of the window when the store is back, which hands out the last units one by one.
 #[test]
 fn safe_adds_its_number_to_a_window_once_if_the_store_is_back_before_the_window_ends() {
     const CAPACITY: u64 = 3_000;
@@ -237,6 +237,6 @@ fn safe_goes_on_with_a_fraction_of_a_rate() {
     fleet.is_out = true;
     fleet.run_for(2 * LEASE, 20);
     let admitted: u64 = fleet.run_for(20 * SECOND, 20).iter().sum();
-    // A tenth on each of two hosts.
+    // A tenth of the rate on each of two hosts.
     assert!((3_600..=4_400).contains(&admitted), "{admitted}");
 }

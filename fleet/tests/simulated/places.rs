@@ -1,4 +1,4 @@
-//! Places that hosts hold for long: each host gets its share of them.
+//! Places that hosts hold for a long time: each host gets its share of them.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ const LEASE: Duration = Duration::from_secs(2);
 struct Scene {
     hosts: u64,
     places: u64,
-    /// Callers of each host, each of which wants a place whenever it has none.
+    /// How many callers each host has. Each caller wants a place whenever it has none.
     callers: usize,
     longest_hold: Duration,
-    /// Whether they are places of a key.
+    /// Whether the places are those of a key.
     by_key: bool,
 }
 
 /// What was observed.
 #[derive(Debug, Default)]
 struct Outcomes {
-    /// For each host, the longest time that it was without a place.
+    /// For each host, the longest time during which it had no place.
     hungry: Vec<Duration>,
     /// For each host, how many places it had on average.
     places: Vec<f64>,
@@ -40,7 +40,7 @@ struct Caller {
 fn run(scene: Scene, from: Duration, to: Duration, seed: u64) -> Outcomes {
     let Scene { hosts, places, .. } = scene;
     let mut random = Rng::with_seed(seed);
-    // Nobody waits for an answer: hosts ask only when a step passes.
+    // Nobody waits for an answer, because hosts ask only when a step passes.
     let lease = FleetLease::new("org/limit")
         .lease(LEASE)
         .cold_wait(Duration::ZERO);
@@ -131,7 +131,7 @@ fn five_hosts_take_turns_at_three_places() {
     }
 }
 
-/// The first host alone has all places, and leaves none idle.
+/// At first, one host alone has all places, and leaves none idle.
 #[test]
 fn a_host_that_comes_later_gets_its_share_of_places_as_they_are_released() {
     for by_key in [false, true] {
@@ -163,7 +163,7 @@ fn no_host_starves_however_many_places_and_hosts_there_are() {
         };
         let to = Duration::from_secs(40);
         let outcomes = run(scene, Duration::from_secs(6), to, seed);
-        // With fewer places than hosts, each waits until those before it have had their turn.
+        // With fewer places than hosts, each host waits until those ahead of it have had their turn.
         let turns = u32::try_from(scene.hosts.div_ceil(scene.places)).expect("few");
         let longest = (scene.longest_hold + LEASE) * turns;
         assert!(

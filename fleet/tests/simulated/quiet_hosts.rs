@@ -1,4 +1,4 @@
-//! Hosts that use a limit now and then.
+//! Hosts that use a limit only now and then.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOSTS: u64 = 6;
 
-/// One request of each host in so many seconds, on average.
+/// Each host makes one request in this many seconds, on average.
 const MEAN: f64 = 5.0;
 
 fn limits() -> Vec<Limit> {
@@ -31,7 +31,7 @@ fn quiet_hosts_are_not_refused_on_a_limit_that_is_hardly_used() {
         for seed in 0..4 {
             let mut random = Rng::with_seed(seed);
             let mut fleet = Fleet::new(HOSTS, limit.clone());
-            // The first request of all finds nothing, because it does not wait here.
+            // The very first request finds nothing leased, because it does not wait here.
             fleet.run_for(SECOND, 0);
             for host in &fleet.hosts {
                 host.is_admitted();
@@ -40,7 +40,7 @@ fn quiet_hosts_are_not_refused_on_a_limit_that_is_hardly_used() {
             let mut refused = 0;
             for step in 0..120 * (SECOND.as_millis() / STEP.as_millis()) {
                 fleet.step();
-                // Where a window turns, all leases end at once. Then a request waits for the store's answer.
+                // When a window turns over, all leases end at once, and requests wait for the store's answer.
                 let is_turning = step % 6_000 > 5_700 || step % 6_000 < 50;
                 for host in &fleet.hosts {
                     let is_used = random.f64() < STEP.as_secs_f64() / MEAN;

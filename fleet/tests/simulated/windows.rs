@@ -20,13 +20,13 @@ fn limits(capacity: u64) -> [Limit; 2] {
     ]
 }
 
-/// Requests of all hosts, so far.
+/// Requests of all hosts so far.
 fn requests(fleet: &Fleet) -> u64 {
     fleet.hosts.iter().map(|host| host.lease().counts.requests).sum()
 }
 
-/// How many steps after a turn all hosts have been admitted. They want `demand` units in each step. A window has begun
-/// a second ago, but for a step.
+/// How many steps after a turn it takes until all hosts have been admitted. They want `demand` units in each step. The
+/// current window began one step less than a second ago.
 fn steps_until_all_are_admitted(fleet: &mut Fleet, demand: u64) -> u64 {
     fleet.run_for(MINUTE - SECOND, demand);
     let before = requests(fleet);
@@ -55,7 +55,7 @@ fn a_window_that_is_used_up_is_followed_by_one_that_serves_at_once() {
         fleet.run_for(SECOND - STEP, 4);
         for _ in 0..3 {
             let steps = steps_until_all_are_admitted(&mut fleet, 4);
-            // The step of the turn, the one in which it is asked for, and one for clocks that differ.
+            // The step of the turn, the step in which the new window is asked for, and one for clocks that differ.
             assert!(steps <= 4, "{steps} steps after the turn");
         }
     }

@@ -1,4 +1,4 @@
-//! The client with a real server: what it grants to which host.
+//! The client with a real server: what is granted to which host.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ fn grants_what_there_is_and_no_more() {
     assert_eq!(second.reply.granted, 400);
     assert!(second.reply.remaining > LONG && second.reply.remaining <= LONG * 9 / 8);
     assert_eq!(grant(&mut client, &request(&limit, 3, 1, 1)).reply.granted, 0);
-    // The first has spent 100 and keeps 200; what it returns is available to others.
+    // The first host has spent 100 and keeps 200. What it returns is available to others.
     let returned = LeaseRequest {
         spent: 100,
         held: 200,
@@ -99,7 +99,7 @@ fn writes_off_what_a_dead_host_had_and_charges_its_report_once() {
         let taken = grant(&mut client, &request(&limit, 2, sequence, 1_000)).reply;
         assert!(taken.granted <= 400);
     }
-    // The host is alive, and had spent 250 of them: these are not charged again.
+    // The host is alive, and had spent 250 of the units. These are not charged again.
     let report = LeaseRequest {
         spent: 250,
         ..request(&limit, 1, 2, 1_000)
@@ -150,12 +150,12 @@ fn divides_evenly_among_hosts_that_want_more_than_they_get() {
     let Some(program) = server_program() else { return };
     let server = Server::start(&program);
     let mut client = server.client();
-    // 10,000 per second and eight hosts, of which one wants 100 times as much as each of the others.
+    // 10,000 per second and eight hosts, one of which wants 100 times as much as each of the others.
     let limit = backlog(10_000, Duration::from_secs(1), 5_000, Duration::from_millis(400));
     let wants = [200_000_u64, 2_000, 2_000, 2_000, 2_000, 2_000, 2_000, 2_000];
     let mut granted = [0_u64; 8];
     let mut sequences = [0_u64; 8];
-    // From the third epoch on, the hosts know of one another and the initial units are spent.
+    // From the third epoch on, the hosts know about one another and the initial units are spent.
     let mut before = [0_u64; 8];
     let mut counted = Duration::ZERO;
     let begun = Instant::now();
@@ -232,7 +232,7 @@ fn returns_places_and_frees_those_of_the_dead() {
     let first = grant(&mut client, &request(&limit, 1, 1, 10)).reply;
     assert_eq!(first.granted, 10);
     assert_eq!(grant(&mut client, &request(&limit, 2, 1, 5)).reply.granted, 0);
-    // It dies: after one lease its places are available again, with a higher number.
+    // The first host dies: after one lease, its places are available again, with a higher number.
     let mut sequence = 1;
     let begun = Instant::now();
     let second = loop {
@@ -245,7 +245,7 @@ fn returns_places_and_frees_those_of_the_dead() {
     };
     assert_eq!(second.granted, 5);
     assert!(second.grant_number > first.grant_number);
-    // The first host was only paused and comes back: it no longer holds anything.
+    // The first host had only been stopped, and comes back: it no longer holds anything.
     let back = LeaseRequest {
         held: 10,
         ..request(&limit, 1, 2, 0)
@@ -268,7 +268,7 @@ fn names_what_another_declaration_differs_in() {
         difference(&other.to_string(), &in_force),
         "burst=2000 here, burst=1000 in the store"
     );
-    // The same declaration with a higher version comes into force, and hosts with the former one are served under it.
+    // The same declaration with a higher version comes into force, and hosts with the former one are served by it.
     let terms = Terms::new(&other, 1).expect("countable");
     let answered = client
         .ask(&[(request(&other, 2, 1, 1_500), terms)])
@@ -362,7 +362,7 @@ fn grants_nothing_for_one_lease_after_the_server_was_restarted_with_its_data() {
     let begun = Instant::now();
     let mut quarantined = 0;
     let granted = loop {
-        // What is held is leased on; nothing new is granted.
+        // What is held is leased again, but nothing new is granted.
         let next = LeaseRequest {
             held: 100,
             ..request(&limit, 1, 2 + quarantined, 100)
@@ -403,7 +403,7 @@ fn starts_with_nothing_left_where_a_store_has_lost_everything() {
     assert_eq!(grant_after_quarantine(&mut client, &spent).reply.granted, 0);
 }
 
-/// Waits for the end of a quarantine, which must occur.
+/// Waits for the end of a quarantine, which must happen.
 fn grant_after_quarantine(client: &mut StoreClient, request: &LeaseRequest) -> Grant {
     let begun = Instant::now();
     let mut quarantined = 0;
@@ -446,14 +446,14 @@ fn grant_numbers_rise_over_a_store_that_has_lost_everything() {
     assert!(last > Some(first));
     server.restart();
     client.disconnect();
-    // The first host to come does not know the last number.
+    // The first host that comes back does not know the last number.
     let back = LeaseRequest {
         grant_number: first,
         ..request(&limit, 1, 2, 1)
     };
     let after = number(grant_after_quarantine(&mut client, &back));
     assert!(Some(after) > last, "{after} after {last:?}");
-    // A host that knows a greater number than the store moves the store's forward.
+    // If a host knows a greater number than the store, the store's number moves forward.
     let knowing = LeaseRequest {
         grant_number: after + 1_000_000,
         ..request(&limit, 2, 2, 1)
@@ -470,7 +470,7 @@ fn a_connection_that_the_server_has_closed_is_no_failure() {
     for sequence in 1..4 {
         let answer = grant(&mut client, &request(&limit, 1, sequence, 10));
         assert_eq!(answer.reply.sequence, sequence);
-        // As a server does that closes idle connections.
+        // This is what a server does that closes idle connections.
         let mut kill = redis::cmd("CLIENT");
         kill.arg("KILL")
             .arg("TYPE")

@@ -1,4 +1,4 @@
-//! A cluster, one server of which is silent, closes connections, or gives slots to another.
+//! A cluster with a server that is silent, closes connections, or gives slots to another.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,17 +14,17 @@ use shmlimit::fleet::{LeaseRequest, StoreProblem};
 use shmlimit_fleet::protocol::store_key;
 use shmlimit_fleet::{Credentials, StoreAnswer, StoreClient, StoreError, Terms, Timeouts};
 
-/// Far longer than a server takes that is not stopped. So many exchanges that each waited for one that is stopped would
-/// take longer than a test may.
+/// Far longer than a server takes that is not stopped. If each of so many exchanges waited for a stopped server, a test
+/// would take longer than it may.
 const TIMEOUTS: Timeouts = Timeouts {
     connect: Duration::from_secs(5),
     answer: Duration::from_secs(5),
 };
 const EXCHANGES: u64 = 60;
-/// As many waits of one timeout each would take longer, too.
+/// Waiting once for each of this many limits would take too long as well.
 const MANY: usize = 100;
 
-/// A server that is stopped, and goes on at the end.
+/// A server that is stopped, and goes on when this is dropped.
 struct Stopped(Pid);
 
 impl Stopped {
@@ -41,7 +41,7 @@ impl Drop for Stopped {
     }
 }
 
-/// The same with many limits of the server that is silent, each of which is a call, cost one wait.
+/// Many limits of a silent server, each of which takes a call, together cost one wait.
 #[test]
 fn many_limits_of_a_silent_server_cost_as_much_as_one() {
     let Some(program) = server_program() else { return };
@@ -64,7 +64,7 @@ fn many_limits_of_a_silent_server_cost_as_much_as_one() {
     let timed_out = |outcome: &Result<u64, _>| *outcome == Err(StoreProblem::TimedOut);
     assert!(outcomes(&mut client, &requests).iter().all(timed_out));
     assert!(begun.elapsed() < DEADLINE, "each of them is waited for");
-    // The error says which one it is.
+    // The error says which server it is.
     let answers = client.ask(&requests).expect("answers of the others");
     let expected = format!(
         "the store at 127.0.0.1:{} of {url} does not answer",
@@ -101,7 +101,7 @@ fn of_key(key: &str, sequence: u64) -> (LeaseRequest, Terms) {
     (request, terms)
 }
 
-/// What was granted, or why nothing.
+/// What was granted, or why nothing was.
 fn outcomes(client: &mut StoreClient, requests: &[(LeaseRequest, Terms)]) -> Vec<Result<u64, StoreProblem>> {
     let answers = client.ask(requests).expect("answers");
     let outcome = |answer: Result<StoreAnswer, StoreError>| match answer {
@@ -138,7 +138,7 @@ fn a_silent_server_of_a_cluster_holds_up_no_limits_of_others() {
         assert_eq!(ask(&mut client, sequence), NOTHING_FROM_THE_SECOND);
         assert!(begun.elapsed() < DEADLINE, "waits in exchange {sequence}");
     }
-    // Nor does one that connects only now, to the silent server first.
+    // A client that connects only now, first to the silent server, does not wait each time either.
     let mut client = new_client(&[&servers[1], &servers[2]]);
     for sequence in EXCHANGES..2 * EXCHANGES {
         assert_eq!(ask(&mut client, sequence), NOTHING_FROM_THE_SECOND);
@@ -188,13 +188,13 @@ fn a_server_of_a_cluster_may_close_idle_connections() {
     assert_eq!(outcomes(&mut client, &one_of_each(&servers, 2)), [Ok(10); 3]);
 }
 
-/// While a slot moves, and once it has moved, its limits are asked for where they are.
+/// While a slot is being moved and afterwards, its limits are asked for where they are.
 #[test]
 fn follows_a_slot_to_another_server() {
     let Some(program) = server_program() else { return };
     let servers = start(&program);
     let mut client = client(&url(&servers), PASSWORD);
-    // A limit, and the keys of a partition of another.
+    // A limit, and some keys of a partition of another limit.
     let all = |sequence| {
         let mut all = vec![of_key("org/moved", sequence)];
         all.extend((0..3_u128).map(|number| {
@@ -217,19 +217,19 @@ fn follows_a_slot_to_another_server() {
     }
 }
 
-/// A server that is cut off from the others goes on naming those that had the slots before.
+/// A server that is cut off from the others goes on naming the servers that had the slots before.
 #[test]
 fn a_server_that_names_former_ones_is_not_believed_for_ever() {
     let Some(program) = server_program() else { return };
     let servers = start(&program);
     let mut cut_off = start(&program);
     cut_off.drain(1..);
-    // A limit of one that is gone, by its account.
+    // A limit of a server that no longer exists, but that the cut-off server still names.
     let asked = vec![one_of_each(&servers, 1).swap_remove(1)];
     let credentials = Credentials::none().with_password(PASSWORD);
     let url = url([&servers[0], &cut_off[0]]);
     let mut client = StoreClient::new(url.parse().expect("valid"), credentials, TIMEOUTS);
-    // So that it is the first to say where the slots are.
+    // This makes the cut-off server the first to say where the slots are.
     let stopped = Stopped::new(&servers[0]);
     assert_eq!(outcomes(&mut client, &asked), [Err(StoreProblem::Refused)]);
     drop(stopped);
@@ -276,7 +276,7 @@ fn while_a_server_is_out_nobody_is_asked_for_slots_on_account_of_limits_of_other
         assert_eq!(ask(sequence, &mut requests), [Ok(10); 2]);
     }
     assert_eq!(asked(), before);
-    // One that took its slots would be found at once.
+    // If another server took over the slots, it would be found at once.
     requests.insert(1, out);
     assert_eq!(ask(20, &mut requests), refused);
     assert_ne!(asked(), before);

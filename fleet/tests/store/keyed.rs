@@ -9,13 +9,13 @@ use shmlimit::fleet::{LeaseRequest, LeasedLimit, LeasedRule};
 use shmlimit_fleet::protocol::{name_of_key, partition_key, partition_of};
 use shmlimit_fleet::{Grant, StoreAnswer, StoreError, Terms};
 
-/// A key like those that hosts find: its bits are as good as random.
+/// A key like those that hosts have: its bits are as good as random.
 fn hash_of(number: u128) -> u128 {
     (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
 }
 
 const KEY: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
-/// The microseconds of a clock, by which hosts number their requests.
+/// The microseconds of a clock by which hosts number their requests.
 const CLOCK: u64 = 1_795_903_200_000_000;
 
 fn of_key(declared: &LeasedLimit, host: u64, sequence: u64, wanted: u64) -> LeaseRequest {
@@ -31,15 +31,15 @@ fn grants_each_key_what_there_is_and_no_more() {
     let first = grant(&mut client, &of_key(&limit, 1, 1, 600)).reply;
     assert_eq!((first.granted, first.hosts, first.available), (600, 1, 400));
     assert_eq!(first.free_in, Duration::ZERO);
-    // Of what is left, a second host gets what it wants up to an even share.
+    // A second host gets what it wants of the rest, up to an even share.
     let second = grant(&mut client, &of_key(&limit, 2, 1, 600)).reply;
     assert_eq!((second.granted, second.hosts, second.available), (400, 2, 0));
     assert!(second.free_in > limit.lease, "{second:?}");
-    // Another key has units of its own, and the limit that all keys would share, too.
+    // Another key has its own units, and so has the limit that all keys would share.
     let other = keyed(request(&limit, 2, 1, 600), hash_of(1));
     assert_eq!(grant(&mut client, &other).reply.granted, 600);
     assert_eq!(grant(&mut client, &request(&limit, 2, 1, 600)).reply.granted, 600);
-    // The first host has spent 100 and keeps 200; what it returns is there for others.
+    // The first host has spent 100 and keeps 200. What it returns is available to others.
     let returned = LeaseRequest {
         spent: 100,
         held: 200,
@@ -68,11 +68,11 @@ fn charges_once_what_was_reported_again_and_what_a_forgotten_row_began_anew() {
         request
     };
     assert_eq!(left(grant(&mut client, &report(1, 1, 10))), 990);
-    // Its answer is lost: it is repeated, and then asked anew with what was spent since.
+    // The answer is lost: the request is repeated, and then made anew with what was spent since.
     assert_eq!(left(grant(&mut client, &report(1, 1, 10))), 990);
     assert_eq!(left(grant(&mut client, &report(5, 1, 15))), 985);
     assert_eq!(left(grant(&mut client, &report(5, 1, 15))), 985);
-    // Answered. What follows counts from there, also where the host has forgotten the key.
+    // The request was answered. What follows counts from there, even if the host has forgotten the key.
     assert_eq!(left(grant(&mut client, &report(7, 7, 2))), 983);
     assert_eq!(left(grant(&mut client, &report(90, 90, 3))), 980);
     assert_eq!(
@@ -83,7 +83,7 @@ fn charges_once_what_was_reported_again_and_what_a_forgotten_row_began_anew() {
         ask(&mut client, &report(91, 90, 2)),
         Ok(StoreAnswer::SpentFell { before: 3 })
     );
-    // A grant is repeated with the time that is left.
+    // A repeated grant has the time that is left of the first.
     let lease = LeaseRequest {
         wanted: 80,
         ..report(92, 92, 0)
@@ -109,12 +109,13 @@ fn charges_what_was_spent_before_asking_above_the_burst_and_says_when_a_unit_is_
     let granted: Vec<_> = (1..=4)
         .map(|host| grant(&mut client, &reports(host)).reply.granted)
         .collect();
-    // A unit is charged and one is leased for each of the first two, and the third has used the last.
+    // For each of the first two hosts, one unit is charged and one is leased. The third has used the last.
     assert_eq!(granted, [1, 1, 0, 0]);
     for host in 5..=10 {
         let reply = grant(&mut client, &reports(host)).reply;
         assert_eq!((reply.granted, reply.available), (0, 0));
-        // Ten are charged, two are leased, and four must be left: eight hours, and what has drained since the first.
+        // Ten are charged, two are leased, and four must be left over: this takes eight hours, less what has drained
+        // since the first.
         let units = u32::try_from(host - 2).expect("few");
         let free_in = hour * units;
         assert!(
@@ -191,7 +192,7 @@ fn tells_each_key_of_a_declaration_that_differs_and_takes_a_higher_version() {
     let other = backlog(1_000, Duration::from_secs(3_600_000), 2_000, thousand().lease);
     let answers = |client: &mut shmlimit_fleet::StoreClient, version| {
         let terms = Terms::new(&other, version).expect("countable");
-        // Of the partition of the key, and of another one.
+        // Two keys are in the same partition as what was spent, and one is in another.
         let requests = [
             (of_key(&other, 2, 1, 2_000), terms.clone()),
             (
@@ -207,7 +208,7 @@ fn tells_each_key_of_a_declaration_that_differs_and_takes_a_higher_version() {
         let in_force = thousand().to_string();
         assert_eq!(answer, &Ok(StoreAnswer::Declared { in_force }));
     }
-    // Nobody has asked for that partition yet.
+    // Nobody has used that partition yet.
     assert!(matches!(&refused[2], Ok(StoreAnswer::Granted(_))), "{refused:?}");
     let granted: Vec<_> = answers(&mut client, 1)
         .into_iter()
@@ -216,9 +217,10 @@ fn tells_each_key_of_a_declaration_that_differs_and_takes_a_higher_version() {
             other => panic!("{other:?}"),
         })
         .collect();
-    // What was spent still counts, and a unit is left for the host that was just seen. The last is a repetition.
+    // What was spent still counts, and a unit is reserved for the host that was just seen. The last answer is a
+    // repetition.
     assert_eq!(granted, [1_099, 2_000, 2_000]);
-    // A host with the former one is served under the new one.
+    // A host with the former declaration is served by the new one.
     let reply = grant(&mut client, &of_key(&thousand(), 1, 2, 10)).reply;
     assert_eq!((reply.granted, reply.available), (1, 0));
     assert!(!reply.free_in.is_zero());
@@ -269,7 +271,7 @@ fn leaves_alone_what_others_keep_under_its_names() {
     }
 }
 
-/// What is leased stays leased, nothing new is granted, and no key forgets what was spent.
+/// What is leased stays leased, nothing new is granted, and for no key is it forgotten what was spent.
 #[test]
 fn grants_keys_nothing_new_for_one_lease_after_the_server_was_restarted_with_its_data() {
     let Some(program) = server_program() else { return };
@@ -292,7 +294,7 @@ fn grants_keys_nothing_new_for_one_lease_after_the_server_was_restarted_with_its
     let renewed = grant(&mut client, &next);
     assert_eq!((renewed.reply.granted, renewed.kept), (0, 100));
     assert!(!renewed.reply.quarantine.is_zero() && !renewed.reply.remaining.is_zero());
-    // Empty, it first hears of a host that has a lease.
+    // An empty server first hears from a host that has a lease.
     server.kill();
     let empty = Server::start(&program);
     let mut client = empty.client();
@@ -307,7 +309,7 @@ fn a_record_is_small_and_is_gone_when_it_says_nothing() {
     let server = Server::start(&program);
     let mut client = server.client();
     let mut connection = server.connection();
-    // It drains in a tenth of a second, and a lease is as short.
+    // This limit drains in a tenth of a second, and its lease is equally short.
     let limit = backlog(10_000, Duration::from_secs(1), 1_000, Duration::from_millis(100));
     let name = name_of_key("org/tokens", KEY);
     grant(&mut client, &of_key(&limit, 1, 1, 100));
@@ -317,10 +319,10 @@ fn a_record_is_small_and_is_gone_when_it_says_nothing() {
     };
     assert!(number("PTTL", &name) <= 1_000);
     wait_for("the record to go", || number("EXISTS", &name) == 0);
-    // What all keys of the partition share stays for a day.
+    // What all keys of the partition share is kept for a day.
     let partition = partition_key("org/tokens", partition_of(KEY));
     assert!((86_000_000..87_000_000).contains(&number("PTTL", &partition)));
-    // A window keeps its keys as long as it lasts, and two leases.
+    // A window's keys are kept for as long as it lasts, and for two leases.
     let window = Duration::from_secs(1_000_000);
     let of_window = LeasedLimit {
         rule: LeasedRule::Window { capacity: 5, window },
@@ -341,7 +343,7 @@ fn a_record_is_small_and_is_gone_when_it_says_nothing() {
     for (key, hosts) in [(KEY, 1), (KEY ^ 1 << 80, 3), (KEY ^ 2 << 80, 10)] {
         for round in 0..3 {
             for host in 1..=hosts {
-                // Ids as random as those of hosts; they report late, and their answers are lost now and then.
+                // The hosts' ids are as random as real ones. They report late, and now and then their answers are lost.
                 let host = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(host);
                 let mut request = request(&limit, host, CLOCK + round * 5_000_000 + host % 1_000_000, 7);
                 request = keyed(request, key);

@@ -1,6 +1,6 @@
-//! Compares the model of limits by key with a real server: random traces must get equal replies.
+//! Compares the model of limits by key with a real server: random traces must get the same replies from both.
 //!
-//! The server runs the shipped script on the clock of the trace. What the model says is gone by then is deleted.
+//! The server runs the shipped script on the clock of the trace. What is gone according to the model is deleted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -25,17 +25,17 @@ const STEPS: usize = 400;
 const SEEDS: u64 = 12;
 /// 2026-11-28T22:00:00Z, two days and two hours before a month ends.
 const START: u64 = 1_795_903_200_000_000;
-/// What a host admits of a key before it asks.
+/// How many units of a key a host admits before it asks.
 const UNLEASED: u64 = 1;
-/// Two of one partition, and one of another.
+/// Two keys of one partition, and one of another.
 const KEYS: [u128; 3] = [
     0x0123_4567_89ab_cdef_0123_4567_89ab_cd05,
     0xfedc_ba98_7654_3210_fedc_ba98_7654_3205,
     0xffff_ffff_ffff_ffff_ffff_ffff_ffff_ffff,
 ];
 
-/// What a host knows of a key. It spends no more than it holds, and only while its lease lasts; if it holds nothing, it
-/// admits one unit before it asks.
+/// What a host knows about a key. It spends no more than it holds, and only while its lease lasts. If it holds nothing,
+/// it admits one unit before it asks.
 #[derive(Clone, Debug, Default)]
 struct Row {
     sequence: u64,
@@ -43,13 +43,13 @@ struct Row {
     spent: u64,
     refunded: u64,
     ungranted: u64,
-    /// Of what is spent, what was admitted before asking.
+    /// How much of what is spent was admitted before asking.
     unleased: u64,
     held: u64,
     expiry: u64,
-    /// No unit is admitted unleased before.
+    /// Until then, no unit is admitted without a lease.
     free_at: u64,
-    /// Of places: the number of the latest grant.
+    /// For places: the number of the latest grant.
     grant_number: u64,
     asked: Option<LeaseRequest>,
 }
@@ -93,7 +93,7 @@ impl Row {
         now: u64,
         random: &mut Rng,
     ) {
-        // What was not answered is repeated, or asked for anew with what was spent since.
+        // An unanswered request is repeated, or made anew with what was spent since.
         if self.asked.is_some() && random.u64(..4) > 0 {
             return;
         }
@@ -102,7 +102,7 @@ impl Row {
             self.began = self.sequence;
         }
         if self.asked.is_none() && random.u64(..4) == 0 {
-            // Now and then it returns a part.
+            // Now and then, the host returns a part.
             self.held = random.u64(..self.held + 1);
         }
         self.asked = Some(LeaseRequest {
@@ -129,7 +129,7 @@ impl Row {
         self.spent -= asked.spent;
         self.refunded -= asked.refunded;
         self.ungranted -= asked.ungranted;
-        // What was spent of the lease after it asked.
+        // What was spent of the lease after the request.
         let of_lease = (asked.held - self.held.min(asked.held)).min(self.spent);
         self.began = 0;
         self.unleased = self.unleased.min(self.spent - of_lease);
@@ -164,7 +164,7 @@ fn is_held(rule: &LeasedRule) -> bool {
     matches!(rule, LeasedRule::Concurrency { .. })
 }
 
-/// A server with the script, and the model of it.
+/// A server with the script, and its model.
 struct Store<'a> {
     connection: &'a mut Connection,
     sha: &'a str,
@@ -196,7 +196,7 @@ impl Store<'_> {
         is_gone
     }
 
-    /// Everything is lost.
+    /// Loses everything.
     fn empty(&mut self) {
         for hash in KEYS {
             self.delete(self.name(hash));
@@ -223,11 +223,11 @@ impl Store<'_> {
 #[derive(Default)]
 struct Admitted {
     all: [u64; KEYS.len()],
-    /// The numbers of grants of places, and the hosts that got them.
+    /// The numbers of grants of places, with the hosts that got them.
     grant_numbers: [BTreeMap<u64, u64>; KEYS.len()],
     in_windows: HashMap<(usize, u64), u64>,
-    /// For a backlog, what was admitted and has not drained yet, and the most that this ever was, in units times the
-    /// nanoseconds of the window.
+    /// For a backlog: what was admitted and has not drained yet, and the most that this has ever been, in units
+    /// multiplied by the nanoseconds of the window.
     level: [u128; KEYS.len()],
     most: [u128; KEYS.len()],
 }
@@ -257,7 +257,7 @@ impl Admitted {
         }
     }
 
-    /// The store granted places. The same number comes again if its answer is lost.
+    /// Notes that the store granted places. The same number is given again if its answer is lost.
     fn number(&mut self, rule: &LeasedRule, key: usize, answer: &StoreAnswer, host: u64) {
         if let StoreAnswer::Granted(grant) = answer
             && is_held(rule)
@@ -273,7 +273,7 @@ impl Admitted {
         }
     }
 
-    /// The host has installed what it was granted.
+    /// Notes that the host has put into force what it was granted.
     fn lease_places(&mut self, rule: &LeasedRule, key: usize, granted: u64, (hosts, now): (&[Host], u64)) {
         let LeasedRule::Concurrency { places } = *rule else {
             return;
@@ -284,7 +284,7 @@ impl Admitted {
         assert!(leased <= places, "{leased} of {places} are leased: {hosts:?}");
     }
 
-    /// No stretch of time has more than there is, and a unit for each host that there ever was.
+    /// Checks that no stretch of time had more than there is, and a unit for each host that there ever was.
     fn is_within(&self, rule: &LeasedRule, hosts: u64, context: &str) {
         for units in self.all {
             assert!(units > 0, "{context} shows nothing");
@@ -384,7 +384,7 @@ fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool)
             row.ask((host.id, host.demand), &declared, KEYS[key], now, &mut random);
             asking.push((number, key));
         }
-        // Some are lost on their way, and repeated later.
+        // Some requests are lost on the way, and repeated later.
         asking.retain(|_| random.u64(..6) > 0);
         if asking.is_empty() {
             continue;
@@ -422,7 +422,7 @@ fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool)
                 {
                     row.install(now, grant);
                     if row.held == 0 && row.spent == 0 && row.refunded == 0 && random.bool() {
-                        // The row is evicted: it has given back.
+                        // The row is evicted, after everything was given back.
                         *row = Row {
                             free_at: row.free_at,
                             ..Row::default()
@@ -432,7 +432,7 @@ fn trace(store: &mut Store<'_>, rule: &LeasedRule, (seed, is_rough): (u64, bool)
                         admitted.lease_places(rule, key, grant.reply.granted, (hosts.as_slice(), now));
                     }
                 }
-                // Like a host that is deployed anew.
+                // The host behaves as if it had been deployed anew.
                 StoreAnswer::Declared { .. } => *row = Row::default(),
                 _ => {}
             }
@@ -500,8 +500,8 @@ fn answers_the_same_for_keys_when_servers_clocks_and_declarations_change() {
     holds(&seen, 10, &counts);
 }
 
-/// Hosts that spend at once what they are granted, and ask every so many steps for so much. Returns what each was granted
-/// and how often it was refused, after a first second that is not counted.
+/// Hosts that spend at once what they are granted, each of which asks every so many steps for the same amount. Returns
+/// how much each was granted and how often it was refused, after a first second that is not counted.
 fn in_turn(rule: LeasedRule, hosts: &[(u64, u64)]) -> Vec<(u64, u64)> {
     const STEP: u64 = 10_000;
     let declared = LeasedLimit {
@@ -546,7 +546,7 @@ fn ten_thousand_a_second() -> LeasedRule {
     backlog(10_000, 1, 1_000)
 }
 
-/// One of them wants a hundred times as much.
+/// One host wants far more than the others.
 #[test]
 fn hosts_that_want_more_of_a_key_than_there_is_get_the_same_and_together_the_rate() {
     let served = in_turn(
@@ -561,7 +561,7 @@ fn hosts_that_want_more_of_a_key_than_there_is_get_the_same_and_together_the_rat
     assert!((99_000..=101_000).contains(&sum), "{granted:?}");
 }
 
-/// Beside hosts that take what they can, one that wants a unit five times a second.
+/// Beside hosts that take what they can, there is one that wants a unit five times a second.
 #[test]
 fn a_host_that_uses_a_busy_key_now_and_then_is_served() {
     let served = in_turn(ten_thousand_a_second(), &[(5, 20_000), (7, 20_000), (20, 1)]);
@@ -580,7 +580,7 @@ fn what_ran_out_with_a_lease_is_charged_once_and_credited_to_one_report() {
         lease: Duration::from_secs(1),
     };
     let terms = Terms::new(&declared, 0).expect("countable");
-    // Granted, kept, and left for all.
+    // How much is granted, how much the host keeps, and how much is left for all.
     let answers = |reports: &[(u64, u64)]| {
         let mut store = KeyedStoreModel::new();
         let mut answer = |now: u64, spent, held| {
@@ -603,10 +603,10 @@ fn what_ran_out_with_a_lease_is_charged_once_and_credited_to_one_report() {
         });
         answered.collect::<Vec<_>>()
     };
-    // The ten stay charged. Of the next lease, all that was spent is charged.
+    // The ten units stay charged. Of the next lease, everything that was spent is charged.
     assert_eq!(answers(&[(4, 0), (10, 0)]), [(10, 0, 80), (10, 0, 70)]);
-    // It asked while it still held six, and spends two more before it learns that they are gone: it is granted nothing
-    // until it has said so.
+    // The host asked while it still held six, and spends two more before it learns that they are gone. It is granted
+    // nothing until it has reported this.
     assert_eq!(
         answers(&[(4, 6), (2, 0), (10, 0)]),
         [(0, 0, 90), (10, 0, 80), (10, 0, 70)]

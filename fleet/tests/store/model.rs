@@ -1,4 +1,4 @@
-//! Compares the model of the store with a real server: random traces must get equal replies.
+//! Compares the model of the store with a real server: random traces must get the same replies from both.
 //!
 //! The server runs the shipped script, except that the trace sets its clock, so that windows turn, leases expire and
 //! the clock goes back without waiting.
@@ -93,7 +93,7 @@ impl Host {
             spent: self.spent,
             refunded: self.refunded,
             ungranted: self.ungranted,
-            // Now and then it returns a part.
+            // Now and then, the host returns a part.
             held: if random.u64(..4) == 0 {
                 random.u64(..self.held + 1)
             } else {
@@ -272,7 +272,7 @@ fn trace(
             host.install(now, grant);
         }
         if let StoreAnswer::Declared { .. } = &real {
-            // Like a host that is deployed anew.
+            // The host behaves as if it had been deployed anew.
             host.asked = None;
         }
     }
@@ -339,7 +339,7 @@ fn answers_the_same_when_servers_clocks_and_declarations_change() {
     }
 }
 
-/// The burst is half of what is replenished in a lease, so no host asks for its share of that at once.
+/// The burst is half of what is replenished in a lease, so no host asks for its share of that all at once.
 #[test]
 fn hosts_that_want_without_end_are_granted_the_same_however_often_they_ask() {
     let declared = LeasedLimit {
@@ -354,7 +354,7 @@ fn hosts_that_want_without_end_are_granted_the_same_however_often_they_ask() {
     let mut sequences = [0_u64; 2];
     for turn in 0..160_u64 {
         let millis = 125 * turn;
-        // The second asks half as often, and always just after the first.
+        // The second host asks half as often, and always just after the first.
         for host in 0..=usize::from(turn.is_multiple_of(2)) {
             sequences[host] += 1;
             let request = LeaseRequest {

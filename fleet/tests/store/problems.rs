@@ -1,4 +1,4 @@
-//! What real servers say when they cannot or may not answer, and that each of it is told apart.
+//! What real servers say when they cannot or may not answer: each problem is told apart from the others.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use shmlimit::fleet::StoreProblem;
 use shmlimit_fleet::protocol::store_key;
 use shmlimit_fleet::{Credentials, StoreAnswer, StoreClient, StoreError, Terms, Timeouts};
 
-/// What is wrong with the store, and what it named. The error has the store's words and no secret.
+/// What is wrong with the store, and what the store named. The error contains the store's words and no secret.
 fn problem(client: &mut StoreClient) -> (StoreProblem, String) {
     let error = ask(client, &request(&thousand(), 1, 1, 1)).expect_err("no answer");
     let said = format!("{error} {error:?} {client:?}");
@@ -209,7 +209,7 @@ fn a_wrong_password_and_none_are_denied() {
     }
 }
 
-/// The rules of the user that the guide creates.
+/// The access rules of the user that the guide creates.
 fn documented_rules() -> Vec<String> {
     let guide = include_str!("../../../docs/fleet.md");
     let (_, rest) = guide
@@ -307,7 +307,7 @@ fn what_is_no_store_is_told_apart_from_one_that_is_silent_or_not_there() {
     let port = scene::free_port();
     let mut nothing = client(&format!("redis://127.0.0.1:{port}"), PASSWORD);
     assert_eq!(problem(&mut nothing), unnamed(StoreProblem::Refused));
-    // It accepts connections and says nothing.
+    // This server accepts connections and says nothing.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("redis://{}", listener.local_addr().expect("an address"));
     let soon = Duration::from_millis(50);
@@ -317,7 +317,7 @@ fn what_is_no_store_is_told_apart_from_one_that_is_silent_or_not_there() {
     };
     let mut silent = StoreClient::new(url.parse().expect("valid"), Credentials::none(), timeouts);
     assert_eq!(problem(&mut silent), unnamed(StoreProblem::TimedOut));
-    // It speaks another protocol.
+    // This one speaks another protocol.
     drop(silent);
     let other = thread::spawn(move || {
         for stream in listener.incoming().take(2) {
@@ -333,7 +333,7 @@ fn what_is_no_store_is_told_apart_from_one_that_is_silent_or_not_there() {
     other.join().expect("no panic");
 }
 
-/// A server that was restarted, or has become the primary, gets each script once, and not each call again by itself.
+/// A server that was restarted, or has become the primary, gets each script once, and not every call again separately.
 #[test]
 fn a_server_without_the_scripts_gets_them_with_all_calls_in_one_exchange() {
     const LIMITS: u64 = 100;
@@ -377,7 +377,7 @@ fn a_server_without_the_scripts_gets_them_with_all_calls_in_one_exchange() {
     let reads = reads() - before;
     // Long pipelines are read in pieces.
     assert!(reads < LIMITS / 2, "{reads}");
-    // What the server said to the text stands for all calls of the script.
+    // What the server said to the script's text counts for all calls of the script.
     let rules = documented_rules();
     let rules: Vec<&str> = rules
         .iter()

@@ -1,4 +1,4 @@
-//! Rules of limits that hosts share, which the models are compared on.
+//! Rules of limits that hosts share, for which the models are compared with a server.
 
 use std::time::Duration;
 

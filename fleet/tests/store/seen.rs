@@ -13,7 +13,7 @@ pub struct Seen {
     pub declared: usize,
     pub stale: usize,
     pub fell: usize,
-    /// Records that were gone when their key came back; only of limits by key.
+    /// Records that were gone when their key came back, which only happens with limits by key.
     pub gone: usize,
 }
 

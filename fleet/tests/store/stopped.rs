@@ -15,7 +15,7 @@ use crate::scene::{PASSWORD, Server, client, server_program, wait_for};
 const STORE: &str = "SHMLIMIT_FLEET_TEST_STORE";
 const CHILD: &str = "stopped::asks_when_it_is_told_to";
 
-/// In a test's child: asks once to be connected, and again for each byte of its input.
+/// In a test's child: makes one request to get connected, and another for each byte of its input.
 #[test]
 fn asks_when_it_is_told_to() {
     let Some(url) = env::var_os(STORE) else { return };
@@ -35,12 +35,12 @@ fn asks_when_it_is_told_to() {
     }
 }
 
-/// Not by `println!`, which waits for the end of the test.
+/// Prints a line, but not with `println!`, which waits for the end of the test.
 fn say(line: &str) {
     writeln!(std::io::stderr(), "{line}").expect("a parent that reads");
 }
 
-/// Whether a thread sleeps.
+/// Whether a thread is asleep.
 fn sleeps(process: i32, thread: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")

@@ -124,7 +124,7 @@ fn asks_each_server_of_a_cluster_for_its_limits() {
             .collect();
         let answered = client.ask(&requests).expect("answers");
         assert!(answered.iter().all(|answer| granted(answer) == 10));
-        // All keys of a partition are in one place.
+        // All keys of a partition are in the same place.
         let by_key: Vec<_> = (0..200)
             .map(|number| {
                 let (request, terms) = request(&format!("org/{protocol}/keys"), 1, 10, LEASE);
@@ -142,12 +142,12 @@ fn asks_each_server_of_a_cluster_for_its_limits() {
         assert!(here > 0, "one of three servers has no limit");
         keys += here;
     }
-    // Twice 20 limits, and 200 keys in 64 partitions.
+    // For each of the two protocols, 20 limits, and 200 keys in 64 partitions with a record each.
     assert_eq!(keys, 2 * (20 + 200 + 64));
 }
 
-/// Sentinels that accept connections but say nothing block nobody: another is asked, and if there is none, the store
-/// is down.
+/// Sentinels that accept connections but say nothing block nobody: another one is asked, and if there is none, the
+/// store is down.
 #[test]
 fn gives_a_silent_sentinel_up() {
     let Some(program) = server_program() else { return };
@@ -168,7 +168,7 @@ fn gives_a_silent_sentinel_up() {
     let error = alone.join().expect("no panic").expect_err("silent");
     assert!(error.is_outage(), "{error:?}");
     let both = format!("127.0.0.1:{},127.0.0.1:{}", silent.port, sentinel.port);
-    // The second gets the remaining time, which is plenty.
+    // The second sentinel gets the remaining time, which is plenty.
     let beside = ask(both, DEADLINE, Duration::from_secs(2));
     wait_for("an answer", || beside.is_finished());
     let answered = beside.join().expect("no panic").expect("an answer");
@@ -238,7 +238,7 @@ fn follows_a_sentinel_to_the_new_primary() {
         }
     };
     assert!(quarantined > 0 && outages > 0, "{quarantined} and {outages}");
-    // The first grant is spent.
+    // What the first grant allowed is spent.
     assert_eq!(after, 400);
 }
 
@@ -299,7 +299,7 @@ fn leaves_a_former_primary_that_still_takes_writes() {
             other => panic!("{other:?}"),
         }
     }
-    // A server that is a replica is left even where it takes writes and a sentinel names it.
+    // A server that is a replica is left even if it takes writes and a sentinel names it.
     become_of(&former, ["127.0.0.1", &next.port.to_string()]);
     sentinel.name(former.port, 3);
     client.disconnect();
@@ -309,7 +309,8 @@ fn leaves_a_former_primary_that_still_takes_writes() {
     assert_eq!(error.problem(), StoreProblem::ReadOnly, "{error:?}");
 }
 
-/// A failover that a person asks the sentinels for: nobody dies, and the former primary takes writes until it is told.
+/// A failover that a person requests from the sentinels: nobody dies, and the former primary takes writes until it is
+/// told.
 #[test]
 fn leaves_the_former_primary_in_a_planned_failover_and_grants_nothing_twice() {
     let Some(program) = server_program() else { return };
@@ -335,12 +336,12 @@ fn leaves_the_former_primary_in_a_planned_failover_and_grants_nothing_twice() {
             .arg(words)
             .query::<redis::Value>(&mut connection)
     };
-    // Two hosts, of which one has connected before the failover and one connects during it.
+    // Two hosts, one of which has connected before the failover. The other connects during it.
     let mut early = scene::client(&url, PASSWORD);
     let answered = early
         .ask(&[request("org/planned", 1, 600, lease)])
         .expect("an answer");
-    // Each spends what it is granted at once.
+    // Each host spends what it is granted at once.
     let mut spent = [granted(&answered[0]), 0];
     assert_eq!(spent[0], 600);
     wait_for("the sentinel to know the replica", || sentinel.knows_a_replica());
