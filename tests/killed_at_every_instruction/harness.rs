@@ -222,10 +222,10 @@ struct Effort {
     /// An unoptimised build only shows that everything works: its instructions are not those that are shipped, and
     /// there are ten times as many.
     is_brief: bool,
-    /// Kills right after changes of the segment, if a longer operation makes more (none makes more than a few hundred),
-    /// and the same number at equal distances.
+    /// The most kills right after changes of the segment, of which no operation makes more than a few hundred, and the
+    /// number of kills at equal distances.
     kills: usize,
-    /// One in how many of what is tried is tried in this run.
+    /// If not everything is tried, one in this many is.
     every: usize,
     /// How many places to stop at.
     stops: usize,

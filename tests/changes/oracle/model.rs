@@ -65,7 +65,7 @@ impl Terms {
 #[derive(Clone, Debug)]
 pub struct Slot {
     pub number: u64,
-    /// Parts of units that are replenished until the last part of the reservation is.
+    /// How many parts of units must be replenished until the last of its own is.
     end: i128,
     /// Parts of the reservation's own units that time has not replenished.
     left: i128,
@@ -106,8 +106,8 @@ struct Tokens {
     used: Vec<(u64, u64, i128)>,
     /// The terms that applied, and since when.
     terms: Vec<(u64, Terms)>,
-    /// Parts of units that came back out of what others had taken, because time had already replenished some of the
-    /// slot's own, and when.
+    /// Parts of units that came back out of what others had taken, because some of the slot's own had already come
+    /// back, and when.
     ahead_of_others: Vec<(u64, i128)>,
     /// Whether anything was reserved for later, to be used at another instant than the one at which it was admitted.
     reaches_ahead: bool,

@@ -277,8 +277,8 @@ fn what_was_used_above_is_charged_to_the_key_whose_row_is_gone() {
     let table = Table::new(WhenFull::Refuse, [rate(60).algorithm(Algorithm::TokenBucket)]);
     let mut early = table.take("early", 10);
     table.pass(MINUTE);
-    // Its row is given to another key, like every other row. All of these keys are replenished again, except for the
-    // last.
+    // Its row is given to another key, like every other row. All of these keys are replenished again, except for
+    // `last`.
     table.fill("other", ROWS, 1);
     table.pass(MINUTE);
     let mut last = table.take("last", 20);

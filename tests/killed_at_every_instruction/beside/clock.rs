@@ -28,7 +28,7 @@ pub fn patience() -> Duration {
 }
 
 /// How to open a segment, and this process's clock for it, if that stands still. Other processes learn how much time
-/// one has let pass from what it does: it leaves the latest time by which anything was decided.
+/// one has let pass from what it does, which leaves the latest time at which anything was decided.
 pub fn options() -> (OpenOptions, Option<VirtualClock>) {
     let options = OpenOptions::new();
     if !STANDS_STILL.load(Ordering::Relaxed) {

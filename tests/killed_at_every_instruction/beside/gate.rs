@@ -51,7 +51,7 @@ impl Gate {
         }
     }
 
-    /// Lets those who wait for `step` take it.
+    /// Lets the processes that wait for `step` take it.
     pub fn announce(&self, step: Step) {
         self.words[ARRIVED].store(0, Ordering::SeqCst);
         self.words[STEP].store(step as u64, Ordering::SeqCst);

@@ -88,7 +88,7 @@ pub struct Operation {
     pub is_leased: bool,
     /// Prepares the operation, and performs it between [`Victim::begins`] and [`Victim::ends`].
     pub run: fn(&Victim),
-    /// The seed by which set and operation were generated, if they were. Nothing is known about them then.
+    /// The seed from which set and operation were generated, if they were. Nothing is known about them then.
     pub seed: Option<u64>,
 }
 

@@ -487,7 +487,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The latest instant by which anything was decided.
+    /// The latest instant at which anything was decided.
     pub fn last_seen(&self, file: &RawFile) -> Duration {
         Duration::from_nanos(file.word(self.control + control::LAST_SEEN))
     }
@@ -600,7 +600,7 @@ impl Layout {
         self.lock_offset() + 4 * index
     }
 
-    /// Whether the thread, which must be the only one of its process, holds the lock.
+    /// Whether the thread holds the lock. It is the only one of its process that acts as a participant.
     pub fn is_held_by(&self, image: &[u64], thread: u32) -> bool {
         self.holder(self.lock(image), |word| image[word]) == thread
     }

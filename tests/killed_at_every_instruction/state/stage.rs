@@ -149,7 +149,7 @@ impl Stage {
         }
         let mut line = Line::new(&self.admitted_at);
         if operation.has_company() {
-            // From here on, the process that will serve the waiters has what they wait for.
+            // If the victim holds what they wait for, it has it now.
             victim.run_to_mark();
             if operation.is_served {
                 let before = self.witness.snapshot().sets[0].holds.len();
