@@ -72,7 +72,7 @@ fn the_command_that_a_mismatch_names_helps() {
             "[segment]\n{version}\n[[set]]\nname = \"it's\"\n[[set.limit]]\nname = \"requests\"\nkind = \"calls\"\n\
              capacity = {capacity}\nwindow = \"1d\"\n"
         );
-        // The message calls the declaration's file that.
+        // The command in the message calls the declaration's file that.
         let config = text(&directory.path().join("FILE")).to_owned();
         fs::write(&config, declaration).expect("written");
         run(["create", "--on-mismatch", "error", text(&path), &config])

@@ -154,7 +154,7 @@ fn no_verb_uses_or_removes_what_lies_on_an_overlay_and_selftest_says_why() {
         ends 0 limitctl remove --force "$1/limits"
         "#
     );
-    // The second time, doctor examines another segment, on a file system that keeps locks.
+    // The segment is gone, so doctor examines another one on the same file system.
     let left = "cp --reflink=never /dev/shm/lower/limits \"$1/limits\"";
     healed_in_a_mount_namespace(
         "locks_not_kept",

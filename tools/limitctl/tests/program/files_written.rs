@@ -81,7 +81,7 @@ fn an_export_is_written_over_no_segment_no_checkpoint_and_nothing_under_construc
         assert_eq!(state(path), before, "{}", path.display());
     }
     assert_eq!(names_in(directory.path()), names, "nothing is left over");
-    // A segment is recognised by another name, too.
+    // A segment is recognised under another name, too.
     let second = directory.path().join("second name");
     fs::hard_link(&segment, &second).expect("a link");
     let before = state(&second);

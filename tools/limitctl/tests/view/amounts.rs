@@ -63,7 +63,7 @@ const LEFT: [(&str, &str); 5] = [
     ("calls", "5,554"),
 ];
 
-/// Numbers of units of these limits, in which nobody declared them: capacities, and what is left.
+/// Numbers of units of these limits, which no declaration has: capacities, and what is left.
 const RAW: [&str; 8] = [
     "999,995", "999,745", "71,105", "71,085", "999995", "999745", "71105", "71085",
 ];
