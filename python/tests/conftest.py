@@ -31,7 +31,7 @@ os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 
 @pytest.fixture
 def segment_path() -> Iterator[Path]:
-    """A path in shared memory at which there is nothing, and never will be."""
+    """A path in shared memory at which nothing exists yet; what a test puts there is removed afterwards."""
     path = Path("/dev/shm") / f"shmlimit-test-{os.getpid()}-{uuid.uuid4().hex}.limits"
     yield path
     path.unlink(missing_ok=True)
@@ -39,7 +39,7 @@ def segment_path() -> Iterator[Path]:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory in shared memory, of this test alone."""
+    """A directory in shared memory for this test alone."""
     path = Path(f"/dev/shm/shmlimit-test-{uuid.uuid4().hex}")
     path.mkdir(mode=0o700)
     yield path
@@ -60,8 +60,8 @@ def open_set(segment_path: Path) -> Callable[..., sl.SetHandle]:
 def _ray_head() -> Iterator[str]:
     """The address of a small Ray in a process of its own: everything that Ray starts there ends with that process.
 
-    Ray gives its own processes half a minute to start, whatever else the machine does, and leaves them running if
-    that was too short.
+    Ray gives its own processes half a minute to start, however busy the machine is, and leaves them running if
+    that is too short.
     """
     for _ in range(5):
         head = subprocess.Popen(
@@ -71,7 +71,7 @@ def _ray_head() -> Iterator[str]:
             text=True,
         )
         assert head.stdout is not None
-        # On a busy machine it was seen to hang for good.
+        # On a busy machine, Ray has been seen to hang for good.
         in_time = threading.Timer(120, head.kill)
         in_time.start()
         address = head.stdout.readline().strip()
@@ -87,7 +87,7 @@ def _ray_head() -> Iterator[str]:
 
 @contextmanager
 def ray_on_loopback(*paths: Path) -> Iterator[Any]:
-    """A small Ray, whose workers find modules at these paths; skips the test if there is none."""
+    """A small Ray whose workers find modules at these paths; skips the test if Ray is not installed."""
     ray = pytest.importorskip("ray", reason="ray has no release for this version of Python")
     with _ray_head() as address:
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, paths))}}
@@ -99,7 +99,7 @@ def ray_on_loopback(*paths: Path) -> Iterator[Any]:
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    """Waits for a condition; fails if that takes longer than anything can."""
+    """Waits for a condition; fails if that takes longer than anything should."""
     deadline = time.monotonic() + TIMEOUT
     while not is_so():
         assert time.monotonic() < deadline, f"not in time: {what}"
@@ -113,6 +113,6 @@ def queued(limits: sl.SetHandle) -> int:
 
 
 def limitctl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The output of a command of the installed package."""
+    """Runs the `limitctl` of the installed package; returns its exit code and output."""
     program = Path(sys.executable).with_name("limitctl")
     return subprocess.run([program, *arguments], check=False, capture_output=True, text=True)

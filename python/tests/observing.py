@@ -1,4 +1,5 @@
-"""What tests observe from outside: how many hold and wait in a segment, and processes that run a role."""
+"""What tests observe from outside: how many permits are held and requests wait in a segment, and processes
+that run a role."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from typing import Any, TypeVar
 
 import shmlimit as sl
 
-# Far longer than anything takes, so that only a hang is ended by it.
+# Far longer than anything takes, so that only a hang reaches it.
 DEADLINE = 180.0
 
 T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], what: str) -> T:
-    """Wait for a condition, and return its value; after the deadline fail, saying what did not happen."""
+    """Wait for a condition, and return its value; fail after the deadline, saying what did not happen."""
     deadline = time.monotonic() + DEADLINE
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited in vain: {what}"
@@ -53,16 +54,16 @@ def run_role(script: Path, *arguments: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A role may look at segments as tests do.
+        # So that a role can observe segments as tests do.
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
         start_new_session=True,
     )
 
 
 def output_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Wait for a process: its exit code, output and errors.
+    """Wait for a process, and return its exit code, output and errors.
 
-    One that hangs is killed with all that it started, and the test fails.
+    A process that hangs is killed with everything it started, and the test fails.
     """
     try:
         output, errors = process.communicate(timeout=DEADLINE)

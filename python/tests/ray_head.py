@@ -10,7 +10,7 @@ if __name__ == "__main__":
         include_dashboard=False,
         log_to_driver=False,
         object_store_memory=80 * 1024 * 1024,
-        # For 127.0.0.1 it takes an address that others reach.
+        # Given 127.0.0.1, Ray would use an address that others can reach.
         _node_ip_address="127.0.0.2",
     )
     sys.stdout.write(f"{ray.get_runtime_context().gcs_address}\n")
