@@ -21,7 +21,7 @@ BOTH = [pytest.param(original, id="original"), pytest.param(ours, id="ours")]
 ALGORITHMS = ["TokenBucket", "LeakyBucket", "SlidingWindow", "FixedWindow", "GCRA"]
 REFUNDING = ["TokenBucket", "GCRA"]
 
-# So long that nothing comes back while a script runs, and exact in binary: the original compares floats.
+# A window so long that nothing comes back while a script runs; exact in binary, since the original compares floats.
 LONG = 8192.0
 
 _WINDOW_WORD = "window" if hasattr(original, "RateWindow") else "window_seconds"
@@ -55,7 +55,7 @@ class Trace:
     warned: list[str] = field(default_factory=list)
 
     def __call__(self, step: Callable[[], Any]) -> Any:
-        """Does a step and notes the result."""
+        """Runs a step and notes the result."""
         self.warned = []
         result = None
         try:
@@ -93,7 +93,7 @@ def _noted(value: Any) -> object:
 
 
 def _alike(one: object, other: object) -> bool:
-    """Whether they are equal, apart from what comes back within moments."""
+    """Whether both are equal, apart from what comes back within moments."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
@@ -135,7 +135,7 @@ Script = Callable[[ModuleType, Trace], object]
 
 
 def trace_of(script: Script, library: ModuleType, keys: tuple[str, ...] = KEYS) -> Trace:
-    """What the library does with the script."""
+    """Runs the script with the library, and returns what it did."""
     trace = Trace(keys)
     with _collecting(trace):
         script(library, trace)

@@ -1,6 +1,6 @@
-"""What is meant to differ from the original: each entry of the documentation's list, as ours does it.
+"""The intended differences from the original: each entry of the documentation's list, as this package behaves.
 
-Where it is cheap, the original is shown too, so that the list does not outlive its reason.
+Where it is cheap, the original's behaviour is tested too, so that no entry outlives its reason.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_a_leaky_bucket_drains_while_it_is_watched():
     assert limits.try_acquire({"tokens": 4}).successful
 
     def admitted():
-        # As often as possible: the original rounds down what has drained at each look, and so never drains.
+        # Asks as often as possible: the original rounds down what has drained each time, and so never drains.
         return limits["tokens"].can_acquire(1)
 
     wait_until(admitted, "the bucket drained")
@@ -121,7 +121,7 @@ def test_a_fixed_window_begins_with_its_first_use():
     window = 1.0
     limits = ours.LimitSet(limits=[rate(ours, "tokens", 4, "FixedWindow", window=window)])
     began = time.monotonic()
-    # Time passes, and looking does not begin a window either.
+    # Neither the passing of time nor asking begins a window.
     wait_until(lambda: limits["tokens"].can_acquire(4) and time.monotonic() > began + 0.9 * window, "time passed")
     assert limits.try_acquire({"tokens": 4}).successful
     used = time.monotonic()
@@ -200,7 +200,7 @@ def test_no_request_overtakes_the_queue():
     waiting = threading.Thread(target=wait_for_both)
     waiting.start()
     wait_until(lambda: queued(shmlimit.open(limits.path)["limits"]) == 1, "the request for two is in the queue")
-    # One is free, but it is for the one that waits: the original admits small requests as long as they keep coming.
+    # One place is free, but it is for the request that waits. The original admits small requests as long as they come.
     assert usage_of(limits) == 1
     assert not limits.try_acquire({"connections": 1}).successful
     held.release()

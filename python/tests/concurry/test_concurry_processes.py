@@ -28,7 +28,7 @@ def shared_calls(capacity):
 
 
 def admitted_of(limits, attempts):
-    """How many of this many attempts one worker is admitted."""
+    """How many of `attempts` requests one worker is admitted for."""
     return sum(limits.try_acquire().successful for _ in range(attempts))
 
 
@@ -70,7 +70,7 @@ def test_workers_of_joblib_share():
     try:
         assert sum(joblib.Parallel(n_jobs=2)(tasks)) == 5
     finally:
-        # Its workers would wait for more work for minutes.
+        # Otherwise, its workers would wait for more work for minutes.
         joblib.externals.loky.get_reusable_executor().shutdown(wait=True)
 
 
@@ -210,7 +210,7 @@ def test_a_set_that_arrives_while_the_last_one_goes_keeps_its_file_or_finds_none
                 arrived = pickle.loads(sent)
             except FileNotFoundError:
                 return
-            # Whatever has arrived can be used, whatever the other threads release meanwhile.
+            # A set that has arrived can be used, whatever the other threads release meanwhile.
             arrived.try_acquire().release()
             del arrived
 

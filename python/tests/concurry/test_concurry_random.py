@@ -1,4 +1,4 @@
-"""Scripts of calls that nobody thought of: the same results, errors and warnings from both libraries."""
+"""Random scripts of calls: both libraries give the same results, errors and warnings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ amounts = st.dictionaries(st.sampled_from(KEYS), whole, max_size=4)
 
 steps = st.one_of(
     st.tuples(st.sampled_from(["acquire", "try_acquire"]), st.none() | amounts),
-    # Which of those held, and how much of each limit was used: in parts of 4 of what was requested.
+    # Which of the held acquisitions, and how much of each limit it used, in quarters of what it requested.
     st.tuples(st.just("update"), st.integers(0, 7), st.dictionaries(st.sampled_from(KEYS), st.integers(-1, 4))),
     st.tuples(st.sampled_from(["release", "leave", "fail"]), st.integers(0, 7)),
     st.tuples(st.just("stats")),
@@ -63,14 +63,14 @@ class Player:
 
     def try_acquire(self, request: dict[str, int] | None) -> None:
         acquisition = self.note(lambda: self.limits.try_acquire(request))
-        # Here, a refused request holds nothing; the original gives it back all the same.
+        # In this package, a refused request holds nothing; the original gives it back all the same.
         if acquisition is not None and acquisition.successful:
             self.held.append(acquisition)
 
     def update(self, which: int, quarters: dict[str, int]) -> None:
         if acquisition := self.pick(which):
             parts = acquisition.acquisitions
-            # More than requested is charged here, and only warned about by the original.
+            # This package charges more than was requested; the original only warns.
             usage = {
                 key: parts[key].requested * share // 4 if key in parts and share > 0 else share
                 for key, share in quarters.items()
@@ -102,7 +102,7 @@ class Player:
         return self.held[which % len(self.held)] if self.held else None
 
     def complete(self, which: int) -> Any:
-        # A block that is left without its updates gives back here, but leaks in the original.
+        # A block that is left without its updates gives back in this package, but leaks in the original.
         acquisition = self.pick(which)
         if acquisition is not None:
             self.note(

@@ -503,7 +503,7 @@ def test_takes_the_algorithm_of_the_defaults():
     assert_same(script)
 
 
-# These take time: each waits on a condition, generously.
+# These take time: each waits for a condition, with a generous deadline.
 
 WINDOW = 0.5
 
@@ -513,7 +513,7 @@ def in_time(condition):
     while not condition():
         if time.monotonic() > end:
             return False
-        # Not sooner: the original's leaky bucket does not drain while it is looked at often.
+        # Not sooner: the original's leaky bucket does not drain while it is asked often.
         time.sleep(WINDOW / 2)
     return True
 
@@ -545,7 +545,7 @@ def test_requests_leave_a_sliding_window_one_by_one():
     window = 0.5
 
     def attempt(library):
-        # At a different distance from the full half seconds each time.
+        # Each attempt begins at a different distance from a multiple of half a second.
         time.sleep(window / 3)
         limits = library.LimitSet(limits=[rate(library, "tokens", 4, "SlidingWindow", window=window)])
         limits.acquire({"tokens": 2})
@@ -555,7 +555,7 @@ def test_requests_leave_a_sliding_window_one_by_one():
         limits.acquire({"tokens": 2})
         time.sleep(max(0.0, first + window - time.monotonic()))
         half = limits["tokens"].can_acquire(2), limits["tokens"].can_acquire(3)
-        # If the second two also had time to drain, it says nothing.
+        # If the second two had time to drain as well, the attempt proves nothing.
         return half if time.monotonic() < second + window else None
 
     def script(library, note):

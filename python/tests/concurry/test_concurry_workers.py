@@ -30,7 +30,7 @@ from shmlimit.concurry import (
 )
 
 pytestmark = [
-    # Workers are threads, and Concurry forks and sends its own settings about.
+    # Concurry forks while its worker threads run, and passes its own settings around.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::pydantic_settings.sources.utils.IncompleteFieldDefinitionWarning"),
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
@@ -45,7 +45,7 @@ DEADLINE = 300.0
 
 @pytest.fixture(autouse=True, scope="module")
 def patience() -> Iterator[None]:
-    """Workers that are processes are given as long to start as to answer: half a minute is little on a busy machine."""
+    """Gives worker processes as long to start as to answer: half a minute is too short on a busy machine."""
     with temp_config(process_worker_result_queue_timeout=DEADLINE):
         yield
 
@@ -87,7 +87,7 @@ def admitted_by_two_workers(limits: Any, mode: str) -> list[int]:
 
 
 def regions_of_workers(limits: Any, mode: str, count: int) -> list[int]:
-    """The member with which each of this many workers starts."""
+    """The members that `count` workers start with."""
     pool = Counter.options(mode=mode, max_workers=count, limits=limits, load_balancing="rr").init()
     chosen = [future.result(timeout=DEADLINE) for future in [pool.region() for _ in range(count)]]
     pool.stop()
@@ -206,7 +206,7 @@ def test_each_mode_has_the_class_that_it_has_there() -> None:
 
 def test_a_pool_takes_any_set_that_can_do_what_sets_can() -> None:
     class Recording:
-        """A set of someone else's, which says what it was asked."""
+        """A set of someone else's, which records what it was asked for."""
 
         def __init__(self, inner: ShmLimitSet) -> None:
             self.inner = inner
@@ -245,7 +245,7 @@ class Tagged(ShmLimitSet):
 
 
 class TaggedPool(LimitPool):
-    """The same of a pool, which no field can be assigned to."""
+    """The same for a pool, whose fields cannot be assigned."""
 
     def __init__(self, tag: str, **options: Any) -> None:
         super().__init__(**options)
