@@ -1,4 +1,4 @@
-"""What a decision creates and runs in the interpreter: nothing that nobody looks at."""
+"""What a decision creates and runs in the interpreter: nothing that nobody uses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_answer_is_one_block_of_memory(segment, name):
     before = sys.getallocatedblocks()
     for index in range(count):
         kept[index] = limits.try_acquire()
-    # A few are the loop's own.
+    # The loop itself takes a few blocks.
     assert sys.getallocatedblocks() - before <= count + 5
 
 

@@ -39,7 +39,7 @@ def test_a_permit_gives_concurrency_back_at_the_end_of_its_block(open_set):
         assert permit.taken == {"in_flight": 1}
         refusal = limits.try_acquire()
         assert not refusal
-        refusal.release()  # to release what was refused gives nothing back
+        refusal.release()  # releasing a refusal gives nothing back
         assert not limits.try_acquire()
     assert limits.try_acquire()
 
@@ -285,7 +285,7 @@ def test_a_block_that_succeeded_under_a_lost_lease_has_succeeded(leased, shmlimi
     with leased.acquire() as permit:
         assert not permit.reclaimed
         shmlimit_clock.advance(30)
-        # From that instant on, although no other request has asked for the place.
+        # True from that instant on, even though no other request has asked for the place.
         assert permit.reclaimed
     assert permit.reclaimed
     permit.release()

@@ -31,7 +31,7 @@ CALLS: dict[str, Callable[..., object]] = {
     "Pool.acquire": lambda limits, *costs, **named: sl.Pool([limits]).acquire(*costs, timeout=0, **named),
     "Pool.acquire_async": lambda limits, *costs, **named: asyncio.run(_awaited(sl.Pool([limits]), *costs, **named)),
 }
-# They take nothing here: no key is named, or the call only looks.
+# The other two take nothing here: `check_many` is given no keys, and `peek` only looks.
 TAKE = [name for name in CALLS if name not in ("check_many", "peek")]
 
 
@@ -40,7 +40,7 @@ async def _awaited(limits: Any, *costs: Any, **named: Any) -> sl.Permit:
 
 
 class OnlyItems:
-    """The least that makes a mapping."""
+    """The least that counts as a mapping."""
 
     def __init__(self, **named: int) -> None:
         self._named = named

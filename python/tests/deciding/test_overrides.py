@@ -1,4 +1,4 @@
-"""Quotas that differ by key: capacities that single keys have of their own."""
+"""Quotas that differ by key: single keys with capacities of their own."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_processes_that_say_different_capacities_are_each_decided_by_their_own(t
     said = dict(results.get(timeout=60) for _ in workers)
     for worker in workers:
         worker.join(timeout=60)
-    # A permit of the other is given back at once, so between four and five are held.
+    # The worker that is admitted gives each permit back at once, so four or five are always held.
     assert said == {3: [False] * 200, 9: [True] * 200}
     assert limits.overrides("a")["in_flight"] in (3, 9), "the last that was said"
     permits.clear()

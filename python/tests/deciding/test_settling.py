@@ -1,4 +1,4 @@
-"""What settling gives back and charges: under every algorithm, of calls, rates and budgets."""
+"""What settling gives back and charges, under every algorithm, for calls, rates and budgets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def declared(kind: str, window: str, **options: object) -> Declared:
 
 @pytest.fixture
 def open_limit(segment_path: Path) -> Callable[[sl.Calls | sl.Rate | sl.Budget], sl.SetHandle]:
-    # It stands still: what comes back does so by settling, not by time.
+    # The clock stands still: what comes back does so through settling, not with time.
     clock = sl.VirtualClock()
     return lambda limit: sl.open(segment_path, sl.LimitSet("set", [limit]), clock=clock)["set"]
 

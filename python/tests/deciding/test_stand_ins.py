@@ -22,7 +22,7 @@ ONE = [sl.Calls("requests", 1, "1h", algorithm="fixed_window")]
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[sl.Segment]:
-    """A segment that is opened before the fixtures of a test, and of which one set is used up."""
+    """A segment that is opened before the fixtures of a test, with one set used up."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         sets = [
             sl.LimitSet("api", ONE),

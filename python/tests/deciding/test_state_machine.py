@@ -22,14 +22,14 @@ import shmlimit as sl
 
 SLOTS, TOKENS, CALLS = 4, 60, 30
 
-# So long that nothing that counts comes back while the test runs.
+# So long that nothing that matters comes back while the test runs.
 LONG = 10_000_000
 
 FORK = multiprocessing.get_context("fork")
 
 
 def serve(limits: sl.SetHandle, connection: Connection) -> None:
-    """What a worker does until it is killed: whatever it is told, with an answer each time."""
+    """Does what it is told and answers each time, until it is killed: the life of a worker."""
     permits: dict[int, sl.Permit] = {}
     while True:
         action, *arguments = connection.recv()
@@ -209,7 +209,7 @@ class Life(RuleBasedStateMachine):
             self.await_the_dead()
 
     def await_the_dead(self) -> None:
-        """What the dead held is free for anyone who asks: at once, or a millisecond after the last look for them."""
+        """Waits until what the dead held is free: at once, or a millisecond after somebody last looked for the dead."""
         rest = {"slots": SLOTS - self.slots_held, "calls": 0}
         wait_until(lambda: bool(self.limits.try_acquire(rest)), "what the dead held comes back")
 
@@ -217,7 +217,7 @@ class Life(RuleBasedStateMachine):
     def fork(self) -> None:
         child = os.fork()
         if child == 0:
-            # Whatever is inherited is the parent's: neither releasing nor dropping it gives anything back.
+            # Inherited permits are the parent's: neither releasing nor dropping them gives anything back.
             with contextlib.suppress(BaseException):
                 for hold in self.held:
                     if hold.permit is not None:
@@ -225,7 +225,7 @@ class Life(RuleBasedStateMachine):
                             hold.permit.release()
                     hold.permit = None
                 expected = self.slots_held < SLOTS
-                # Held until its death, just below.
+                # Held until the child exits, just below.
                 own = self.limits.try_acquire({"slots": 1, "calls": 0})
                 os._exit(0 if bool(own) == expected else 1)
             os._exit(2)

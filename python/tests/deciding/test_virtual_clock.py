@@ -33,7 +33,7 @@ def test_a_limit_replenishes_as_the_clock_is_moved_and_not_otherwise(segment_pat
 
 def test_who_waits_for_as_long_as_a_refusal_says_is_admitted(segment_path):
     clock = sl.VirtualClock()
-    # A seventh of a second is neither a whole number of nanoseconds nor a float.
+    # A seventh of a second is neither a whole number of nanoseconds nor exact as a float.
     limits = sl.open(segment_path, sl.LimitSet("api", [sl.Calls("c", 7, 1, algorithm="gcra", burst=1)]), clock=clock)[
         "api"
     ]
@@ -56,7 +56,7 @@ def test_who_waits_for_as_long_as_a_refusal_says_is_admitted(segment_path):
 def test_who_presses_at_the_worst_instants_gets_exactly_the_bound(segment_path, limit):
     clock = sl.VirtualClock()
     limits = sl.open(segment_path, sl.LimitSet("api", [limit]), clock=clock)["api"]
-    # From shortly before a window turns, everything there is, again and again: the instants are thousandths.
+    # From shortly before a window turns, take everything there is, every thousandth of a second.
     clock.advance(1.998)
     admitted = [
         sum(1 for _ in iter(lambda: bool(limits.check()), False)) for _ in range(4000) if not clock.advance(0.001)
@@ -184,7 +184,7 @@ def test_the_fixtures_work_in_a_suite_that_asks_for_them(tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
     assert "1 passed" in run.stdout
     left = {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("shmlimit-test-")}
-    # Other tests that run at the same time have directories, too, which they remove when they end.
+    # Other tests that run at the same time have directories, too, and remove them when they end.
     until(lambda: not any(Path("/dev/shm", name).is_dir() for name in left), f"no directory of {left} is left")
 
 
