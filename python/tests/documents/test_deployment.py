@@ -1,4 +1,4 @@
-"""Users, groups and memory as they are where programs run: what the deployment guide says."""
+"""Users, groups and memory where programs are deployed: what the deployment guide says about them."""
 
 import os
 import re
@@ -19,7 +19,7 @@ CONTAINERS = DOCUMENTS / "how-to" / "run-in-containers.md"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="skipped: only root may become another user")
 
-# Modules are loaded before the user is changed, who may not be able to read them.
+# Modules are loaded before the user is changed, because the new user may not be able to read them.
 BECOME = """
 import os, sys, traceback
 import shmlimit as sl
@@ -154,7 +154,7 @@ as_user(1002, 2000, lambda: bool(sl.open(sys.argv[1], trust_any_owner=True)["api
     assert (one, trusting) == ("True", "True")
     assert other.startswith("PermissionDenied: ")
     assert f"others may put files into {directory}: do not let its group or others write there" in other
-    # As in /dev/shm, which nobody should be advised to close.
+    # The mode of /dev/shm, which nobody should be advised to restrict.
     directory.chmod(0o1777)
     [public] = lines_of("as_user(1002, 2000, lambda: sl.open(sys.argv[1]))", directory / "x.limits")
     assert f"any user may put files into {directory}: leave the mode of that directory as it is" in public

@@ -1,5 +1,5 @@
-"""Every block of code in the documents runs: those of Python and of the shell here, those of Rust with the library's
-documentation, those of the tutorials in `test_tutorials.py`. Blocks of TOML are declarations. A block that cannot run
+"""Every block of code in the documents runs: Python and shell here, Rust with the library's documentation, and the
+tutorials in `test_tutorials.py`. Blocks of TOML are declarations. A block that cannot run
 says why in the line before it, `<!-- not run: the reason -->`, and is listed as skipped."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMEOUT = 300
 
 
 class Block(NamedTuple):
-    """A block of code, with where it is: the document, and its number among those of the document."""
+    """A block of code, and where it is: the document, and its number within the document."""
 
     document: str
     number: int
@@ -37,7 +37,7 @@ class Block(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As tests are listed."""
+        """Its name in the list of tests."""
         return f"{self.document}-{self.number}-{self.language}"
 
 
@@ -51,9 +51,9 @@ def _blocks() -> Iterator[Block]:
 
 BLOCKS = list(_blocks())
 
-# What the documents take for granted, before the block of that number: names of an application, files.
+# What the documents take for granted, run before the block of that number: names of an application, files.
 PYTHON_BEFORE = {
-    # What the logger warns of would be printed.
+    # Otherwise, the logger's warnings would be printed.
     ("docs/how-to/change-a-number.md", 3): """
         import logging
         logging.getLogger("shmlimit").addHandler(logging.NullHandler())
@@ -129,7 +129,7 @@ def _script(document: str, language: str, before: dict[tuple[str, int], str]) ->
     return "\n".join(parts)
 
 
-# What Docker gives a container's /dev/shm.
+# The size that Docker gives a container's /dev/shm.
 CONTAINER = 64 << 20
 
 
@@ -144,8 +144,8 @@ def _memory_taken(*directories: Path) -> int:
 
 @pytest.fixture
 def run(tmp_path: Path, directory: Path) -> Iterator[object]:
-    """Runs a script with the installed package and limitctl, in a directory and on a directory of shared memory of its
-    own; answers what it prints. What it leaves fits into a container."""
+    """Runs a script with the installed package and limitctl, in a directory of its own and with a directory of its own
+    in shared memory; returns what it prints. What it leaves behind fits into a container."""
     shutil.copytree(ROOT / "tools" / "limitctl" / "examples", tmp_path / "tools" / "limitctl" / "examples")
 
     def in_directory(program: list[str], script: str) -> str:
@@ -182,7 +182,7 @@ def test_commands_run_in_their_order(document, run):
 
 @pytest.mark.parametrize(
     "block",
-    # Those of the tutorials belong together, and their own test creates segments of them.
+    # The blocks of a tutorial belong together, and its own test creates segments from them.
     [
         block
         for block in BLOCKS
@@ -207,7 +207,7 @@ def test_the_guide_of_limitctl_shows_what_create_prints(run):
 
 
 def test_each_block_is_of_a_language_that_something_runs():
-    # A package may have a document by a link.
+    # A package may have a document through a symbolic link.
     included = {
         (path.parent / name).resolve()
         for crate in ("src", "fleet/src", "reqwest-middleware/src")
@@ -217,7 +217,7 @@ def test_each_block_is_of_a_language_that_something_runs():
     runs_elsewhere = {
         "python": lambda document: True,
         "sh": lambda document: True,
-        # What commands print, and pictures.
+        # Output of commands, and pictures.
         "text": lambda document: True,
         "toml": lambda document: True,
         "rust": lambda document: (ROOT / document).resolve() in included or _is_tutorial(document),

@@ -108,7 +108,7 @@ def test_a_wait_that_ends_in_time_says_that_time_was_up(open_set):
         with pytest.raises(TimeoutError, match=r"^time was up: ") as raised:
             limits.acquire(timeout=0)
     assert str(raised.value) == f"time was up: {refusal}"
-    # It says the same where it arrives, once.
+    # Where it arrives, it says the same, and only once.
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 

@@ -30,7 +30,7 @@ def test_there_are_at_most_45_names_at_the_top() -> None:
 @pytest.mark.parametrize("name", [*(each for each in sl.__all__ if each != "__version__"), *OF_RESULTS])
 def test_every_name_says_what_it_is(name: str) -> None:
     public = getattr(sl, name, None) or getattr(results, name)
-    # Not what it inherits.
+    # Its own docstring, not one that it inherits.
     own = vars(public).get("__doc__") if inspect.isclass(public) else public.__doc__
     assert own
     assert own.strip()

@@ -1,6 +1,6 @@
 """The first hour of a new user, each step as it is typed: `pytest -s test_newcomer.py` prints what they see.
 
-Beside each step stands, and is printed, what the same showed before it was mended; PATH is the segment's.
+Each step comes with what it showed before it was improved, which is printed, too. PATH is the path of the segment.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The pictures are those that their programs draw. Where times are from a real run, what they say is compared, and the
-times are not."""
+"""The pictures are what their programs draw. Where times come from a real run, the texts are compared without them."""
 
 from __future__ import annotations
 

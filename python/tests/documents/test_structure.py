@@ -32,7 +32,7 @@ def _imported(path: Path) -> Iterator[str]:
 
 
 def _uses() -> dict[str, set[str]]:
-    """Which modules of the package each of them uses. The package's own page names all of them, and none needs it."""
+    """Which modules of the package each module uses. The package itself names all of them, and none needs it."""
     files = {_module(path): path for path in ROOT.rglob("*.py")}
     assert len(files) > 30
     uses: dict[str, set[str]] = {}

@@ -19,7 +19,7 @@ TUTORIALS = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") i
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TIMEOUT = 600
 
-# What each needs beside bash and limitctl.
+# What each needs besides bash and limitctl.
 NEEDS = {
     "fleet": ["redis-server"],
     "llm-gateway": ["curl", "uvicorn"],
@@ -30,7 +30,7 @@ NEEDS = {
 
 
 class Step(NamedTuple):
-    """Commands, and what they print; the files that must exist before them."""
+    """Commands, what they print, and the files that must exist before they run."""
 
     files: dict[str, str]
     commands: str
@@ -50,14 +50,14 @@ def _steps(text: str) -> list[Step]:
             case ("text", ""):
                 steps[-1] = steps[-1]._replace(output=content)
             case ("sh", "install") | ("text", "crontab"):
-                pass  # Installed is what is tested.
+                pass  # What is tested is already installed.
             case _:
                 raise AssertionError(f"what is to be done with {language} {name}?\n{content}")
     return steps
 
 
 def _matches(expected: str, printed: str) -> bool:
-    """Whether it is as expected, where `...` stands for anything in a line, or for any lines."""
+    """Whether the output is as expected: `...` stands for anything in a line or, as a whole line, for any lines."""
     lines = [
         r"(?:.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
         for line in expected.splitlines()
@@ -73,7 +73,7 @@ def _free_port() -> int:
 
 
 def _moved(text: str, directory: Path, memory: Path) -> str:
-    """The tutorial in a directory and in shared memory of its own, at ports that are free."""
+    """The tutorial's text, moved to a directory and shared memory of its own, and to free ports."""
     text = re.sub(r"/tmp/[a-z-]+-tutorial\b", str(directory), text)
     text = text.replace("/dev/shm", str(memory)).replace("../shmlimit", str(ROOT)).replace("localhost", "127.0.0.1")
     for port in set(re.findall(r"(?<=127\.0\.0\.1:)\d+", text)):
@@ -94,7 +94,7 @@ def test_a_tutorial_does_what_it_says(tutorial: Path, tmp_path: Path, directory:
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(content)
         script += [step.commands, f"printf '\\n@ end of {number}\\n'"]
-    # What the tutorial for Rust builds, like the workspace: with the versions of its lock, and once.
+    # The tutorial for Rust builds with the versions of the workspace's lock file, and only once.
     shutil.copy(ROOT / "Cargo.lock", tmp_path)
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "tutorial"
     shell = subprocess.Popen(
@@ -115,11 +115,11 @@ def test_a_tutorial_does_what_it_says(tutorial: Path, tmp_path: Path, directory:
     try:
         printed, _ = shell.communicate(timeout=TIMEOUT)
     finally:
-        # Whatever it started in the background is in its group.
+        # What it started in the background is in its process group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
     assert shell.returncode == 0, printed
-    # Whenever the shell notices that a job was killed, which at a terminal it says before a prompt.
+    # The shell prints this whenever it notices that a job was killed; at a terminal, it does so before a prompt.
     printed = re.sub(r"bash: line \d+: +\d+ (?:Killed|Terminated) [^\n]*\n", "", printed)
     parts = [part.rstrip("\n") + "\n" for part in re.split(r"\n@ end of \d+\n", printed)]
     for step, part in zip(steps, parts, strict=False):
