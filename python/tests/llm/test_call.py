@@ -275,7 +275,7 @@ def test_what_cost_nothing_is_given_back(limits: sl.SetHandle, error: str) -> No
 def test_what_may_have_cost_stays_charged(limits: sl.SetHandle, error: str) -> None:
     assert run(limits, raising(CHARGED[error])) is CHARGED[error]
     assert left(limits) == (9, 900, 4)
-    # And it says nothing about the provider.
+    # And the error says nothing about the provider.
     with limits.try_acquire({"tokens": 1}):
         pass
 
@@ -446,7 +446,7 @@ def test_the_strictest_provider_refuses_nothing_and_is_used_up(segment_path: Any
         clock.advance(1)
     assert provider.refused == 0
     assert provider.most_tokens <= 10_000
-    # Whatever is left of a window is less than one reservation.
+    # What is left of a window is less than one reservation.
     assert provider.tokens_served >= (10_000 - 1500) * seconds / 60
 
 

@@ -1,4 +1,4 @@
-"""Bounds of what requests use."""
+"""Bounds on what requests use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOOLS = [{"type": "function", "function": {"name": "age", "parameters": {"type":
 
 @pytest.fixture
 def tokenizer(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A stand-in for tiktoken that knows one model and counts words by its tokens; it notes what it was asked."""
+    """A stand-in for tiktoken that knows one model and counts each word as a token; it notes what it was asked."""
     asked: list[str] = []
 
     def encoding_for_model(model: str) -> Any:
@@ -136,7 +136,7 @@ def test_tiktoken_counts_where_it_knows_the_model(tokenizer: list[str]) -> None:
     assert estimate(text, "unknown") == estimate(text) == 16 + len(text)
     assert estimate(text, "known") == 16 + 4
     assert estimate({"model": "known", "prompt": text}) < estimate({"model": "unknown", "prompt": text})
-    # A vocabulary is not fetched, or found missing, with every request.
+    # A vocabulary is not fetched, or found to be missing, again with every request.
     assert tokenizer == ["unknown", "known"]
 
 

@@ -129,7 +129,7 @@ def test_a_tenant_that_asks_for_much_keeps_no_other_waiting_for_its_turn(servers
 
     async def main() -> tuple[httpx.Response, int]:
         noisy = [asyncio.create_task(ask(gateway, 10, "noisy", **question)) for _ in range(much // 10)]
-        # Some have been answered, so all others are in progress or wait.
+        # Some have been answered, so all others are in progress or waiting.
         await asyncio.wait(noisy, return_when=asyncio.FIRST_COMPLETED, timeout=TIMEOUT)
         [quiet] = await ask(gateway, 1, "quiet", **question)
         unanswered = sum(10 for task in noisy if not task.done())
@@ -138,7 +138,7 @@ def test_a_tenant_that_asks_for_much_keeps_no_other_waiting_for_its_turn(servers
 
     quiet, unanswered = asyncio.run(main())
     assert quiet.status_code == 200
-    # First come, first served, it would have been among the last to get a place.
+    # In order of arrival, it would have been among the last to get a place.
     assert unanswered > 2 * PLACES
 
 

@@ -1,4 +1,4 @@
-"""What responses report that they used, in every form in which they report it."""
+"""The usage that responses report, in every form in which they report it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 
 class Upstream:
-    """Its counts. By default it is asked over HTTP, as `app`; `answer` is the same without a server."""
+    """The provider and its counts. It is usually asked over HTTP, by `app`; `answer` does the same without HTTP."""
 
     def __init__(self, requests: int, tokens: int, window: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.requests, self.tokens, self.window, self.clock = requests, tokens, window, clock
@@ -63,12 +63,12 @@ class Upstream:
 
     @property
     def app(self) -> Starlette:
-        """As an ASGI application."""
+        """The provider as an ASGI application."""
         return Starlette(
             routes=[Route("/v1/chat/completions", self.complete, methods=["POST"]), Route("/counts", self.counts)]
         )
 
 
 def served() -> Starlette:
-    """For uvicorn: the quotas are in the environment."""
+    """The application for uvicorn, with the quotas from the environment."""
     return Upstream(int(os.environ["REQUESTS"]), int(os.environ["TOKENS"]), float(os.environ["WINDOW"])).app
