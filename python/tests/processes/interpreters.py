@@ -1,4 +1,4 @@
-"""Imports the package in several interpreters, and prints whether each could: the process of test_interpreters."""
+"""Imports the package in several interpreters, and prints how each import went: the process of test_interpreters."""
 
 from __future__ import annotations
 

@@ -149,6 +149,6 @@ ROLES: dict[str, Callable[[sl.Segment], None]] = {
 }
 
 if __name__ == "__main__":
-    # Under nohup, or in the background of a script, a process inherits that it ignores this, and Python keeps it so.
+    # Under nohup, or in the background of a script, a process inherits SIGINT ignored, and Python leaves it so.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ROLES[sys.argv[1]](sl.open(sys.argv[2]))

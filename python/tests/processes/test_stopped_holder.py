@@ -1,4 +1,4 @@
-"""A process that is stopped with the lock: what others give back meanwhile, and the errors that they get."""
+"""A process that is stopped while it holds the lock: what others give back meanwhile, and the errors that they get."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ while True:
 
 @contextlib.contextmanager
 def stopped_with_the_lock(segment: sl.Segment) -> Iterator[None]:
-    """A process that takes and releases the lock, stopped between the two; it continues at the end."""
+    """A process that takes and releases the lock, stopped while it holds it; it continues at the end."""
     with subprocess.Popen([sys.executable, "-c", ASKS, segment.path]) as process:
         try:
             wait_until(
