@@ -49,7 +49,7 @@ impl Held {
             .fetch_add(Self::VERSION - units, Ordering::SeqCst);
     }
 
-    /// What the process holds, and comes to hold, of the pool is its own until this instant of the [boot-time
+    /// What the process holds of the pool, now or later, is its own until this instant of the [boot-time
     /// clock](boot_time), and not for certain from then on.
     pub fn lease_until(&self, pool: usize, process: usize, end: Duration) {
         let end = u64::try_from(end.as_nanos()).expect("in range");

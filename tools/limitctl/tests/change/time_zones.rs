@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::support::health::{findings, the};
 use crate::support::{directory, run, text};
 
-/// A zone that no database knows, at UTC in all years of which anything is known.
+/// A zone that no database knows, at UTC in all years about which anything is known.
 fn declaration(until: i64) -> String {
     format!(
         r#"
