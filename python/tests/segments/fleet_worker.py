@@ -1,6 +1,6 @@
 """A worker of a host, which asks the store when it has duty.
 
-It takes a token at a time of the set `openai` of a segment, or nothing with `idle` as its second argument.
+It takes one token at a time from the set `openai` of a segment, or nothing if its second argument is `idle`.
 """
 
 from __future__ import annotations

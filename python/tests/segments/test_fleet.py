@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWa
 
 
 def free_port() -> int:
-    """A port at which no process listens, below those that the kernel gives to connections of other tests."""
+    """A port on which no process listens, below those that the kernel gives to connections of other tests."""
     while True:
         port = random.randrange(10_000, 30_000)
         with socket.socket() as free, contextlib.suppress(OSError):
@@ -97,7 +97,7 @@ def tokens(**fleet: object) -> sl.LimitSet:
 
 
 def today() -> int:
-    """The day in UTC, whose end is that of the window."""
+    """The day in UTC; the window ends when it ends."""
     return int(time.time() // 86400)
 
 
@@ -118,7 +118,7 @@ def is_admitted(segment: sl.Segment) -> bool:
 
 
 def unreachable() -> str:
-    """Where no store is."""
+    """The URL of a store that does not exist."""
     return f"redis://127.0.0.1:{free_port()}"
 
 
@@ -337,7 +337,7 @@ def test_a_directory_is_one_host_to_the_store(tmp_path: Path, store: Store) -> N
         assert segment[name].try_acquire({"tokens": 1})
     with commands_of(store) as ask:
         assert ask("CLIENT LIST").count("fd=") == 2, "its own, and that of the test"
-    # A worker of the next release declares one more, and this one continues.
+    # A worker of the next release declares one more set, and this process continues.
     both = sl.open(f"{path}/", [of(name) for name in [*names, "images"]], fleet=store.url, version=1)
     assert both["images"].try_acquire({"tokens": 1})
     assert segment["chat"].try_acquire({"tokens": 1})
@@ -368,14 +368,14 @@ def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_ends(
     segment = sl.open(tmp_path / "host.limits", tokens(), fleet=store.url, version=1)
     until(lambda: is_admitted(segment), "a lease")
     store.stop()
-    # The lease is spent or over, so that the store is asked again and again.
+    # The lease is spent or has ended, so the store is asked again and again.
     until(lambda: not is_admitted(segment) and state_of(segment)["failures"] > 3, "the outage")
     store.start()
     until(lambda: is_admitted(segment) and state_of(segment)["problem"] is None, "the store's answers")
     records = [record for record in caplog.records if record.name == "shmlimit"]
     assert {record.levelname for record in records} == {"WARNING"}
-    # A store that is slow to answer at first may count as out once more. Each outage has a line for its beginning and
-    # one for its end, however often the store was asked meanwhile.
+    # A store that is slow to answer at first may count as out once more. Each outage is logged once when it begins and
+    # once when it ends, however often the store was asked meanwhile.
     assert len(records) % 2 == 0
     assert len(records) <= 2 * state_of(segment)["failures"] - 4
     for begun, ended in zip(records[::2], records[1::2], strict=True):
@@ -394,7 +394,7 @@ def test_places_of_two_hosts_have_rising_fencing_numbers(tmp_path: Path, store: 
 
 @pytest.fixture
 def cold(tmp_path: Path, store: Store) -> Iterator[tuple[sl.Segment, Callable[[], None]]]:
-    """A segment whose lease is over while the process that has duty is stopped, and what lets that process continue."""
+    """A segment whose lease has ended while the process on duty is stopped, and what lets that process continue."""
     declared = tokens(lease="1s", cold_wait="10s")
     segment = sl.open(tmp_path / "host.limits", declared, fleet=store.url, version=1, ask_store=False)
     worker = run_role(WORKER, segment.path, "idle")
@@ -431,7 +431,7 @@ def test_other_threads_run_while_a_first_request_waits_for_the_store(
     segment, go_on = cold
     limits = segment["openai"]
     asked = threading.Event()
-    # Only runs once the other thread lets it: otherwise the interpreter would take turns.
+    # Only runs once the asking thread lets it: otherwise, the interpreter would make the threads take turns.
     other = threading.Thread(target=lambda: (asked.wait(), go_on()))
     other.start()
     interval = sys.getswitchinterval()
@@ -482,7 +482,7 @@ def tenants(**shared: object) -> sl.LimitSet:
 
 @needs_server
 def test_a_first_unit_of_each_key_needs_no_answer_unless_none_is_unleased(tmp_path: Path, store: Store) -> None:
-    # If nobody asks, only what is unleased is admitted.
+    # If nobody asks the store, only unleased units are admitted.
     alone = sl.open(tmp_path / "alone", tenants(unleased=2), fleet=unreachable(), version=1, ask_store=False)
     admitted = [bool(alone["tenants"].check(key="acme")) for _ in range(4)]
     assert admitted == [True, True, False, False]
@@ -496,7 +496,7 @@ def test_a_first_unit_of_each_key_needs_no_answer_unless_none_is_unleased(tmp_pa
     refused = exact["tenants"].check(key="acme")
     assert not refused
     assert refused.reason == "lease_pending"
-    # With a store, all hosts together admit what there is, and the next refusal says until when there is no more.
+    # With a store, all hosts together admit what there is, and the next refusal says how long there is no more.
     hosts = [
         sl.open(tmp_path / name, tenants(unleased=0, cold_wait="10s", lease="500ms"), fleet=store.url, version=1)
         for name in ("first", "second")

@@ -1,4 +1,4 @@
-"""What opening says when it waits, and where there can be no segment."""
+"""What opening a segment says when it waits, and where no segment can be."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def _mounted(mount: str, path: Path) -> str:
-    """What opening a segment at a path says in a mount namespace of its own, after a command there."""
+    """What opening a segment at a path prints after the command `mount`, both in a mount namespace of their own."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs to mount")
     code = (

@@ -213,7 +213,7 @@ GUIDE = Path(__file__).parents[3] / "docs" / "rollouts.md"
 
 
 def rows_of_what_is_left():
-    """The rows of the guide: which algorithms, the capacity before and after, and how much is left then."""
+    """The rows of the guide: the algorithm, the capacity before and after, and how much is left afterwards."""
     lines = iter(GUIDE.read_text().splitlines())
     header = next(line for line in lines if line.startswith("| with 100 used |"))
     columns = [re.findall("`(.*?)`", cell) for cell in header.split("|")[2:4]]

@@ -118,9 +118,9 @@ def test_a_segment_has_the_locks_that_it_is_created_with(segment_path, lock, oth
     snapshot = segment.snapshot()
     assert snapshot["lock_kind"] == lock
     (own,) = snapshot["participants"]
-    # A namespace is only named if the process is not of this one's.
+    # A namespace is only named if the process is in another one.
     assert (own["pid"], own.get("pid_namespace")) == (os.getpid(), None)
-    # The kind is the segment's for good.
+    # A segment keeps its kind of lock for good.
     with pytest.raises(sl.ConfigMismatch, match="lock"):
         sl.open(segment_path, declared, lock=other)
     with pytest.raises(sl.InUse) as raised:
@@ -228,7 +228,7 @@ def test_what_arrived_pickled_stays_open_for_the_next_to_arrive(segment_path):
     for _ in range(3):
         assert pickle.loads(pickled).limit_names == ("c",)
         gc.collect()
-    # The one that stays, and the one that looks.
+    # The segment that stays open, and the one that looks.
     assert len(sl.open(segment_path).snapshot()["participants"]) <= participants + 1
 
 
@@ -329,7 +329,7 @@ def test_the_console_script_leaves_signals_to_the_command_as_it_found_them(segme
             capture_output=True,
             text=True,
             check=True,
-            # The tests themselves may have been started with it ignored.
+            # The tests themselves may have been started with SIGINT ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         here = int(shown.stdout.split()[1], 16)

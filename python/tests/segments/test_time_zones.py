@@ -21,7 +21,7 @@ def daily(zone, **options):
 
 
 def known(written):
-    """The offset at first, and the changes, as pairs of the instant and the offset."""
+    """The initial offset, and the changes as pairs of an instant and the offset from then on."""
     first, *changes = written["offsets"].split(" ")
     return int(first), [tuple(map(int, change.split(":"))) for change in changes]
 
