@@ -1,4 +1,4 @@
-"""What is logged: what nobody could be told otherwise."""
+"""What is logged: what nobody could be told in any other way."""
 
 import logging
 import subprocess
@@ -68,7 +68,7 @@ def test_what_is_raised_goes_on_though_a_permit_is_collected_meanwhile(lent, cap
 
     with pytest.raises(KeyError, match="mine") as raised:
         fails()
-    # The traceback keeps the frame.
+    # The traceback keeps the frame, and the frame the permits.
     raised.value.__traceback__ = None
     del raised
     assert messages(caplog)

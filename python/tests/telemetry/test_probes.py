@@ -16,5 +16,5 @@ MODULE = Path(_native.__file__)
     ["lock_wait", "owner_dead", "recovered", "refused", "queued", "granted", "reclaimed", "lease_expired"],
 )
 def test_the_module_has_the_probe(name: str) -> None:
-    """A note has the provider, the name and the arguments."""
+    """The note of a probe has the provider, the name and the arguments."""
     assert f"shmlimit\0{name}\0-8@".encode() in MODULE.read_bytes()

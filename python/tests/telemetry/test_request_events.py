@@ -230,7 +230,7 @@ def test_a_pool_logs_all_members_that_refused(shmlimit_segment: OpenSegment, log
 def test_a_pool_logs_all_members_that_refused_also_where_one_raises(
     shmlimit_segment: OpenSegment, logged: Logged
 ) -> None:
-    # Each of a segment of its own, and so with a log of its own.
+    # Each set is in a segment of its own, and so has a log of its own.
     sets = [shmlimit_segment(sl.LimitSet(name, [sl.Calls("sent", 1, "1h")]), log_requests=True) for name in ("a", "b")]
     pool = sl.Pool([sets[0]["a"], sets[1]["b"]], failover=True, worker_index=0)
     for member in pool:
@@ -272,7 +272,7 @@ def test_of_a_flood_at_most_ten_a_second_are_logged_and_the_others_counted(
         records.extend(logged())
         return len(records) >= 21
 
-    # By then, the second has passed twice, so what was left out has been reported.
+    # By then, two seconds have ended, so what was left out of them has been reported.
     until(is_told, "refusals of three seconds")
     told = sum(1 + each["left_out"] for each in records)
     assert len(records) < told <= refused
@@ -298,17 +298,17 @@ def test_what_is_logged_of_may_make_requests_of_its_own(shmlimit_segment: OpenSe
     finally:
         logger.removeFilter(ask_again)
         logger.setLevel(level)
-    # The requests of the filter are refused and logged as well, until there are ten per second.
+    # The filter's own requests are refused and logged as well, up to ten a second.
     assert told >= 10
 
 
 class Stop(BaseException):
-    """What a filter raises here, as an interruption would be."""
+    """What a filter raises here, as if it were interrupted."""
 
 
 @contextmanager
 def stopped_at(event: str) -> Iterator[list[str]]:
-    """Makes the logger raise `Stop` for an event; returns the sets of those for which it did."""
+    """Makes the logger raise `Stop` for an event; yields the names of the sets for which it has done so."""
     sets: list[str] = []
 
     def stop(record: logging.LogRecord) -> bool:
@@ -410,7 +410,7 @@ def test_a_refusal_stays_one_where_the_logger_fails(
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    """Raises `InterruptedError` in the main thread when it gets the signal."""
+    """Raises `InterruptedError` in the main thread when the process gets SIGUSR1."""
 
     def handle(_signal: int, _frame: object) -> None:
         raise InterruptedError
@@ -510,7 +510,7 @@ def test_what_is_closed_and_let_go_of_has_logged_everything(shmlimit_segment: Op
 
 
 def label_of(limits: sl.SetHandle, line: Any) -> None:
-    """In a process of its own: say what is logged of a request that is refused."""
+    """In a process of its own: say what is logged about a request that is refused."""
     records: list[logging.LogRecord] = []
 
     class Keep(logging.Handler):
