@@ -1,6 +1,6 @@
 """Uses every public name as programs do: it runs, and type checkers find nothing in it.
 
-Run with a directory, in which it makes its files.
+Run it with a directory, in which it creates its files.
 """
 
 from __future__ import annotations

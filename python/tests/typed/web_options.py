@@ -1,6 +1,6 @@
-"""The options of integrations as type checkers see them: each one is known, and what is none is an error.
+"""The options of integrations as type checkers see them: each option is known, and anything else is an error.
 
-Only checked, with errors for what is ignored in vain.
+This file is only checked, not run, and an `ignore` that nothing needs is an error.
 """
 
 from __future__ import annotations
