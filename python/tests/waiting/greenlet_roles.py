@@ -75,7 +75,7 @@ waits: dict[str, Callable[[], str]] = {
 def others_run_while_one_waits() -> None:
     held = limits.acquire(key="one" if keyed else None)
     waiting = [gevent.spawn(waits[sys.argv[1]]) for _ in range(3)]
-    # Only runs if those that wait let it.
+    # Only runs if the waiting greenlets let it.
     gevent.spawn(lambda: (until_queued(3), held.release())).join()
     gevent.joinall(waiting)
     print([each.value for each in waiting], queued())

@@ -1,4 +1,4 @@
-"""Greenlets that wait let the others of their hub run. gevent patches a whole process, so each has its own."""
+"""Greenlets that wait let the others of their hub run. gevent patches a whole process, so each test has its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from observing import output_of, run_role
 
-# Not imported: in a process that has imported it, `acquire` is a different function.
+# Looked for, not imported: in a process that has imported gevent, `acquire` is a different function.
 pytestmark = pytest.mark.skipif(find_spec("gevent") is None, reason="needs gevent")
 
 ROLES = Path(__file__).with_name("greenlet_roles.py")

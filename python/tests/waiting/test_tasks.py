@@ -41,7 +41,7 @@ every_loop = pytest.mark.parametrize("run", [on_asyncio, on_uvloop, on_anyio, on
 
 @pytest.fixture
 def collect():
-    """Collects what the test has left behind. Everything that existed before, which is most of it, is left out."""
+    """Collects the garbage that the test leaves. What existed before, which is most objects, is not looked at again."""
     gc.collect()
     gc.freeze()
     yield gc.collect

@@ -1,4 +1,4 @@
-"""A provider says that it takes nothing for a while: no process asks it before then."""
+"""A provider says that it accepts nothing for a while: until then, no process asks it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REQUESTS = sl.Calls("requests", 1000, "1h")
 
 
 class Provider(http.server.BaseHTTPRequestHandler):
-    """Answers 429, and that it takes requests again in an hour."""
+    """Answers 429, and says that it accepts requests again in an hour."""
 
     def do_GET(self) -> None:
         self.send_response(429)
@@ -196,7 +196,7 @@ def of_aiohttp(url: str) -> object:
 
 
 def raised(get: Callable[[str], Any]) -> Callable[[str], object]:
-    """The exception that a client raises if it is to raise for anything but a success."""
+    """A client that is to raise for anything but a success; returns the exception that it raises."""
 
     def raise_for_status(url: str) -> object:
         with pytest.raises((requests.HTTPError, httpx.HTTPStatusError)) as failure:
@@ -213,7 +213,7 @@ CLIENTS: dict[str, Callable[[str], object]] = {
     "httpx": httpx.get,
     "requests-error": raised(requests.get),
     "httpx-error": raised(httpx.get),
-    # Such as the errors of openai and anthropic.
+    # Like the errors of openai and anthropic.
     "error-with-status": lambda url: SimpleNamespace(status_code=429, response=httpx.get(url)),
 }
 
@@ -245,11 +245,11 @@ def test_the_responses_of_the_usual_clients_are_read(
         (403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "600"}, 600),
         (429, {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6m0s"}, 360),
         (429, {"RateLimit": '"requests";r=0;t=17'}, 17),
-        # It is over already.
+        # The wait is over already.
         (429, {"Retry-After": "0"}, 1),
         (429, {"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"}, 1),
         (429, {"Retry-After": "1000000000"}, 1),
-        # It does not say for how long, or not in a form that can be read.
+        # The answer does not say for how long, or not in a form that can be read.
         (429, {}, 1),
         (429, {"Retry-After": "soon", "no name\n": "x", "x": "no\nvalue"}, 1),
         (503, {"Retry-After": "2"}, 2),
@@ -313,7 +313,7 @@ def test_what_says_nothing_changes_nothing(shmlimit_segment: OpenSegment, status
         assert permit.respect(SimpleNamespace(status_code=status, headers=headers)) is False
         assert limits.respect(headers, status=status) is False
         permit.settle(requests=0)
-    # A permit that has been released is asked as well, which is no error unless it throttles.
+    # Asking a permit that has been released is no error either, unless the answer throttles.
     assert permit.respect(headers, status=status) is False
     assert limits.check()
 
@@ -390,7 +390,7 @@ def test_what_was_reserved_comes_back_unless_the_provider_counts_what_it_refuses
         (429, {"refund": False}, [8, 400, 7, 2]),
     ]:
         limits.reset()
-        # Whatever was reserved at the instant of a reset, or before, does not come back.
+        # What was reserved at the instant of a reset, or before it, does not come back.
         shmlimit_clock.advance(1)
         with limits.acquire({"tokens": 600}) as permit:
             permit.debit("usd", 3)

@@ -28,7 +28,7 @@ def _is_held(limits: sl.SetHandle) -> bool:
 
 
 async def _held_while(limits: sl.SetHandle, begin: Callable[[Any], Any]) -> None:
-    """Begins work that waits for an event, and checks that the place is taken until it has ended."""
+    """Begins work that waits for an event, and checks that the place is taken until the work has ended."""
     goes_on = asyncio.Event()
 
     async def work() -> bool:
@@ -150,7 +150,7 @@ async def _entered_async() -> Any:
 
 
 class _Stream:
-    """As clients return for answers that arrive in parts."""
+    """The kind of object that clients return for answers that arrive in parts."""
 
     def __init__(self) -> None:
         self.response = None

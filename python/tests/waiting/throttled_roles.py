@@ -10,7 +10,7 @@ import shmlimit as sl
 
 
 def ask_a_server(limits: sl.SetHandle, url: str, line: Connection) -> None:
-    """Ask under a permit, and do as the server says; print whether that throttled."""
+    """Ask under a permit, and do as the server says; send whether that throttled."""
     with limits.acquire() as permit:
         try:
             urllib.request.urlopen(url)
@@ -20,7 +20,7 @@ def ask_a_server(limits: sl.SetHandle, url: str, line: Connection) -> None:
 
 
 def try_when_told(limits: sl.SetHandle, line: Connection) -> None:
-    """Say that it is there, and for each word that arrives, say why a request is refused, if it is."""
+    """Say that this process is there; then, for each word that arrives, whether a request is admitted, or why not."""
     line.send("there")
     while line.recv() != "end":
         with_reason = limits.try_acquire()
