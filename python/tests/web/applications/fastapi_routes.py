@@ -1,4 +1,4 @@
-"""Paths and sockets of FastAPI that hold permits as a dependency."""
+"""Paths and sockets of FastAPI that hold permits through a dependency."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Plain WSGI and ASGI applications behind the middlewares, which stream the number of their process and stay."""
+"""WSGI and ASGI applications behind the middlewares; they answer with their process id, at some paths for ever."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ def _wsgi(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
 
 
 def _stay() -> Iterator[bytes]:
-    # Whatever the client does not read fills the socket's buffers; then the worker waits for it.
+    # What the client does not read fills the socket's buffers; then the worker waits for the client.
     while True:
         yield b"%d\n" % os.getpid() + b"." * 65536
         time.sleep(0.01)
@@ -50,7 +50,7 @@ async def _echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     is_more = True
     while is_more:
-        # Before it is read, so that the middleware looks first.
+        # Sent before the body is read, so that the middleware looks first.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
         await asyncio.sleep(0)
         message = await receive()

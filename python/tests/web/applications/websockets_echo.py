@@ -1,4 +1,4 @@
-"""An application of WebSocket connections that are limited, with a lifespan that is not."""
+"""An application whose WebSocket connections are limited, and whose lifespan is not."""
 
 import os
 from collections.abc import AsyncIterator

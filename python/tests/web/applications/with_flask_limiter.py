@@ -1,4 +1,4 @@
-"""An existing application of Flask-Limiter, in which the storage's URI and one import have been changed."""
+"""An existing application of Flask-Limiter, in which only the storage's URI and one import have changed."""
 
 import os
 

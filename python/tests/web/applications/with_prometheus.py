@@ -1,4 +1,4 @@
-"""A WSGI application behind the middleware, whose workers each answer the figures of all of them at `/metrics`."""
+"""A WSGI application behind the middleware; each worker serves the figures of all workers at `/metrics`."""
 
 import os
 from collections.abc import Iterable

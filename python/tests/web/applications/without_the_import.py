@@ -1,4 +1,4 @@
-"""An application of Flask-Limiter that names the storage and does not import it."""
+"""An application of Flask-Limiter that names the storage but does not import it."""
 
 import os
 
