@@ -1,1 +1,1 @@
-"""Code of the program that raises, in every verb and integration."""
+"""The program's own code raises, in every verb and integration."""

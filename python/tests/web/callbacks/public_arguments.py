@@ -22,12 +22,12 @@ SPECIAL = ("__init__", "__call__")
 
 
 def callables() -> set[str]:
-    """Everything public that takes a callable, as `module.Class.method(argument)`."""
+    """Every public argument that takes a callable, as `module.Class.method(argument)`."""
     return {name for name, annotation in _arguments() if _is_callable(annotation)}
 
 
 def values(*classes: str) -> set[str]:
-    """Every method of these classes that takes a value whose class may be the program's."""
+    """Every argument of these classes' methods that takes a value whose class may be the program's."""
     named = {f"shmlimit.{name}" for name in classes}
     return {
         name.removeprefix("shmlimit.")
@@ -55,7 +55,7 @@ def _arguments() -> Iterator[tuple[str, str]]:
     for module in _public_modules():
         for name in getattr(module, "__all__", None) or [each for each in vars(module) if not each.startswith("_")]:
             public = getattr(module, name)
-            # Those of other packages, and those of this one that are public elsewhere, too.
+            # Leaves out names that come from other packages.
             if not getattr(public, "__module__", "").startswith("shmlimit"):
                 continue
             if inspect.isclass(public):

@@ -1,4 +1,4 @@
-"""What raises, and the look at what it has left."""
+"""Things that raise, and a check that nothing stays taken when they do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def raises_when_awaited(kind: type[BaseException]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Places:
-    """A segment with one place of each of two sets."""
+    """A segment with one place in each of two sets."""
 
     segment: sl.Segment
 

@@ -61,7 +61,7 @@ def _(places: Places, raising: Raises) -> None:
 
 
 def _limited(kind_of_function: str, function: Callable[..., Any] = lambda: None) -> Any:
-    """A function of each kind that calls another."""
+    """A function of this kind that calls another."""
 
     def plain(*_args: object) -> Any:
         return function()
@@ -155,7 +155,7 @@ def _celery(limits: sl.SetHandle, raising: Raises | None = None, **options: Any)
         if raising is not None:
             raising()
 
-    # Not of every application: tests of this process that come later make some.
+    # Not shared: the applications of later tests in this process would get it, too.
     result = app.task(base=shmlimit.celery.limited(limits, **options), shared=False)(work).apply()
     if isinstance(result.result, BaseException):
         raise result.result
@@ -183,7 +183,7 @@ for each in ("costs", "key", "tier", "overrides"):
 
 
 def ask_asgi(app: Any, receive: Any = None, send: Any = None) -> None:
-    """One request, of a client that stays."""
+    """One request by a client that stays."""
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -424,11 +424,11 @@ for each in OPTIONS:
 
     @case(f"fastapi.Limited.__init__({each})")
     def _(places: Places, raising: Raises, option: str = each) -> None:
-        # They are asked about the status of what the path raises.
+        # These options are asked about the status of what the path raises.
         status = 418 if option in ("fails_with", "refund_when") else 200
         ask_asgi(_fastapi(places.keyed, status, **{"key": the_key, option: raising}))
 
-    # In settings, which have no signature.
+    # Given in settings, which have no signature.
     @case(f"django:{each}")
     def _(places: Places, raising: Raises, option: str = each) -> None:
         _ask_django(_django(places.keyed, lambda _: HttpResponse(b"part"), **{"key": the_key, option: raising}))
@@ -460,7 +460,7 @@ def test_every_public_argument_that_takes_a_callable_has_a_case() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_callable_that_raises_leaves_nothing_taken(name: str, kind: type[BaseException], places: Places) -> None:
-    # Kept, as by a task or a log: its traceback keeps everything that was in the frames.
+    # The exception is kept, as a task or a log would keep it: its traceback keeps everything that was in the frames.
     with pytest.raises(kind) as kept:
         CASES[name](places, raises(kind))
     places.assert_nothing_is_taken()

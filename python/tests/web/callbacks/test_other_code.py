@@ -159,7 +159,7 @@ def test_a_task_that_is_cancelled_at_any_step_leaves_nothing_taken(
             permit.release()
         return task
 
-    # Its exception and the frames of that are kept with it.
+    # With the task, its exception and the frames of its traceback are kept.
     kept = asyncio.run(cancelled())
     places.assert_nothing_is_taken()
     assert kept.done()

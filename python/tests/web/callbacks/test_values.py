@@ -87,7 +87,7 @@ def places(segment_path: Path) -> Places:
 @pytest.mark.parametrize("name", sorted(values("SetHandle", "Pool", "Permit", "Reservation")))
 def test_a_value_that_raises_leaves_nothing_taken(name: str, kind: type[BaseException], places: Places) -> None:
     verb, argument = name.removesuffix(")").split("(")
-    # Kept, as by a task or a log: their tracebacks keep everything that was in the frames.
+    # The exceptions are kept, as a task or a log would keep them: their tracebacks keep all that was in the frames.
     kept = []
     for value in VALUES["used" if argument == "named" else argument]:
         if argument == "named":
