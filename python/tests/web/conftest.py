@@ -23,7 +23,7 @@ from django.conf import settings
 
 import shmlimit as sl
 
-# Of all tests that are in one process: Django has one set of settings.
+# For all tests in a process: Django has only one set of settings.
 settings.configure(
     SECRET_KEY="of the tests",
     ALLOWED_HOSTS=["*"],
@@ -34,12 +34,13 @@ django.setup()
 
 APPLICATIONS = Path(__file__).parent / "applications"
 
-# For everything that must happen some time; a machine under load takes long.
+# For everything that must happen eventually; a machine under load takes long.
 DEADLINE = 60.0
 
 
-# gunicorn and uvicorn kill workers that say nothing for a while, which on a busy machine takes long. But uvicorn starts
-# no worker as long as it waits for an answer from one that was killed after it asked: the clients must wait longer.
+# gunicorn and uvicorn kill workers that say nothing for this long, and on a busy machine workers are silent for long.
+# But uvicorn starts no worker while it waits for an answer from one that was killed after it asked, so the clients
+# must wait longer.
 _PATIENCE = str(round(DEADLINE / 4))
 
 
@@ -85,7 +86,7 @@ def _uwsgi(listening: int, workers: int, application: str) -> list[str]:
     return ["uwsgi_python3", *served, *paths, "--module", module, "--callable", name]
 
 
-# How each server is started on a socket that listens.
+# How each server is started on a listening socket.
 COMMANDS: dict[str, Callable[[int, int, str], list[str]]] = {
     "gunicorn": _gunicorn,
     "uvicorn": _uvicorn,
@@ -96,7 +97,7 @@ COMMANDS: dict[str, Callable[[int, int, str], list[str]]] = {
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server has answered."""
+    """A server's answer."""
 
     status: int
     headers: dict[str, str]
@@ -118,7 +119,7 @@ class Server:
         return self.address[1]
 
     def connect(self, source: str = "") -> http.client.HTTPConnection:
-        """A connection of its own, from this address if it matters."""
+        """A new connection, from the address `source` if that matters."""
         if not isinstance(self.address, str):
             return http.client.HTTPConnection(*self.address, timeout=DEADLINE, source_address=(source, 0))
         connection = http.client.HTTPConnection("of-a-unix-socket", timeout=DEADLINE)
@@ -150,7 +151,7 @@ Declare = Callable[..., sl.SetHandle]
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Waits for what other processes do."""
+    """Waits for a condition that other processes bring about."""
     deadline = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < deadline, f"still waiting until {what}"
@@ -169,7 +170,7 @@ def declare(directory: Path) -> Callable[..., sl.SetHandle]:
 
 @pytest.fixture
 def serve(directory: Path, tmp_path: Path) -> Iterator[Serve]:
-    """Starts one of `COMMANDS` with an application of the tests, and stops it in the end."""
+    """Starts one of `COMMANDS` with an application of the tests, and stops it at the end."""
     with ExitStack() as servers:
 
         def start(
@@ -193,7 +194,7 @@ def serve(directory: Path, tmp_path: Path) -> Iterator[Serve]:
 
 
 def _wait_for(server: Server, workers: int, log: Path) -> None:
-    """Until every worker has answered: otherwise the first to come does all the work."""
+    """Waits until every worker has answered: otherwise, the first one to start would do all the work."""
     answered: set[bytes] = set()
     deadline = time.monotonic() + DEADLINE
     while len(answered) < workers:
@@ -206,7 +207,7 @@ def _wait_for(server: Server, workers: int, log: Path) -> None:
 
 @contextmanager
 def started(command: list[str], listener: socket.socket, variables: dict[str, str], log: Path) -> Iterator[Server]:
-    """A server that was given a listening socket, until the end of the block."""
+    """Runs a server on a listening socket until the end of the block."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -224,7 +225,7 @@ def started(command: list[str], listener: socket.socket, variables: dict[str, st
         try:
             process.wait(DEADLINE)
         finally:
-            # Workers that are left over, too: they are of the same group.
+            # This also kills workers that are left over: they are in the same process group.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -35,7 +35,7 @@ ANSWERS: dict[str, Any] = {
 
 
 def _declared(declare: Declare, option: str) -> sl.SetHandle:
-    """Four calls a minute, of which each test takes what it says: of a key, if the option is about keys."""
+    """Four calls a minute, of which each test takes as many as it says; keyed if the option is about keys."""
     of_keys: dict[str, Any] = {
         "key": {"keyed": 10},
         "tier": {"keyed": 10, "tiers": [sl.Tier("gold", {"requests": {"capacity": 2}})]},
@@ -70,7 +70,7 @@ def _by_an_object(answer: Any) -> Callable[..., Any]:
 
 
 def _by_a_plain_function(answer: Any) -> Callable[..., Any]:
-    """What nobody can tell before it is called."""
+    """A function that nobody can tell to be asynchronous before it is called."""
     return lambda argument: _asynchronously(answer)(argument)
 
 

@@ -16,7 +16,7 @@ from .conftest import Declare
 
 
 class _Head:
-    """What the key is found by: the connection and its headers."""
+    """What the key is derived from: the connection and its headers."""
 
     request = None
 

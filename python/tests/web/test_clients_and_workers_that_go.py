@@ -27,7 +27,7 @@ Connection: TypeAlias = http.client.HTTPConnection
 
 
 def _start_staying(server: Server, path: str = "/stay") -> tuple[Connection, http.client.HTTPResponse, int]:
-    """Sends a request whose answer does not end; gives the process that answers it, too."""
+    """Sends a request whose answer does not end; also returns the id of the process that answers it."""
     connection = server.connect()
     connection.request("GET", path)
     response = connection.getresponse()
@@ -104,7 +104,7 @@ def test_workers_killed_in_the_middle_of_a_request_leave_no_place_taken(
         connection, response, worker = _start_staying(running)
         assert not limits.try_acquire()
         _kill(worker)
-        # Anyone who was refused a moment ago does not look for the dead again at once; anyone who waits does.
+        # A process that was refused a moment ago does not look for the dead again at once; one that waits does.
         with limits.acquire(timeout=DEADLINE):
             pass
         response.close()
@@ -113,7 +113,7 @@ def test_workers_killed_in_the_middle_of_a_request_leave_no_place_taken(
 
 
 def _kill(process: int) -> None:
-    """Kills a process at once, and comes back when none of its threads is there any more."""
+    """Kills a process, and returns once all its threads are gone."""
     descriptor = os.pidfd_open(process)
     try:
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)

@@ -51,7 +51,7 @@ def test_preflights_are_not_counted_and_refusals_have_the_fields_of_cors(declare
 
 
 PREFLIGHT = {**ORIGIN, "access-control-request-method": "POST"}
-# What is asked, and whether it counts.
+# Requests, and whether they count.
 ASKED: list[tuple[str, dict[str, str], bool]] = [
     ("OPTIONS", PREFLIGHT, False),
     ("OPTIONS", ORIGIN, True),

@@ -65,7 +65,7 @@ def test_keys_of_a_tier_are_promised_what_their_tier_has(tmp_path: Path) -> None
         "silver": f'"requests";q=5;w=60, {daily}, "paced";q=2;w=1;shmlimit-burst=4, '
         '"in_flight";q=3;qu="concurrent-requests"',
     }
-    # Where nothing was decided, as limits are declared.
+    # Where nothing was decided: the limits as they are declared.
     _, _, fields = headers.never_admissible("requests")
     assert fields == [("RateLimit-Policy", promises["default"])]
 

@@ -11,7 +11,7 @@ import shmlimit as sl
 
 from .conftest import Serve, wait_until
 
-# Not imported: in a process that has imported it, `acquire` is another.
+# Looked for, not imported: in a process that has imported gevent, `acquire` is a different function.
 pytestmark = pytest.mark.skipif(find_spec("gevent") is None, reason="needs gevent")
 
 

@@ -1,4 +1,4 @@
-"""What the ASGI and the WSGI middleware answer and add: the same, so each test is of both."""
+"""What the ASGI and the WSGI middleware answer and add: the same, so each test is for both."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_key_is_told_the_quota_of_its_tier(limited: Limited, declare: Declare)
         '"requests";q=3;w=60',
         '"requests";q=2;w=60',
     ]
-    # And so is one that is refused.
+    # A key that is refused is told the same.
     replies = [get(headers={"x-api-key": "rich"}) for _ in range(3)]
     assert [reply.status_code for reply in replies] == [200, 200, 429]
     assert replies[-1].headers["ratelimit-policy"] == '"requests";q=3;w=60'

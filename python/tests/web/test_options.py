@@ -1,4 +1,4 @@
-"""The options that the integrations share are shown, and what is none is refused."""
+"""The options that the integrations share are shown, and anything else is refused."""
 
 from __future__ import annotations
 

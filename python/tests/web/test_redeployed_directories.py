@@ -1,4 +1,4 @@
-"""Releases with other lists of sets, under load, where each set has a file of its own."""
+"""Releases with different lists of sets, under load, where each set has a file of its own."""
 
 from __future__ import annotations
 

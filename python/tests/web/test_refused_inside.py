@@ -1,4 +1,4 @@
-"""A request that limits further in refuse costs nothing further out, in every integration."""
+"""A request that inner limits refuse costs nothing at the outer ones, in every integration."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def backend(directory: Path) -> sl.SetHandle:
 
 
 def _paid(tenant: sl.SetHandle) -> tuple[int, int]:
-    """What the tenant has paid, in tokens and requests; and nothing is held."""
+    """What the tenant has paid, in tokens and requests; asserts that nothing is held."""
     standing = tenant.peek({"tokens": 0})
     assert standing["in_flight"].remaining == 8
     return 10_000 - int(standing["tokens"].remaining), 100 - int(standing["requests"].remaining)

@@ -23,7 +23,7 @@ BODY = json.dumps({"tokens": 30, "text": "word" * 50_000}).encode()
 
 async def costs_by_scope(scope: asgi.Scope) -> dict[str, int]:
     body = json.loads(await request_body(scope))
-    # Whatever else asks gets the same.
+    # Whoever asks again gets the same.
     assert json.loads(await request_body(scope)) == body
     return {"tokens": body["tokens"]}
 
@@ -96,7 +96,7 @@ def serve(app: Any, leave: asyncio.Event, parts: list[bytes]) -> Awaitable[None]
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
-        # FastAPI answers nobody: whoever leaves is an error of its own.
+        # FastAPI answers 499 to nobody: a client that leaves is an error of its own.
         assert message.get("status", 499) == 499
 
     scope = {

@@ -39,7 +39,7 @@ def _same(answer: Answer, response: httpx.Response) -> None:
 
 @pytest.fixture
 def limits(declare: Declare, shmlimit_clock: sl.VirtualClock) -> sl.SetHandle:
-    """Two requests and a hundred tokens an hour, at a time that stands still."""
+    """Two requests and a hundred tokens an hour, on a clock that stands still."""
     return declare(
         sl.Calls("requests", 2, 3600, algorithm="fixed_window"), sl.Rate("tokens", 100, 3600, algorithm="fixed_window")
     )

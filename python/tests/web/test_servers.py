@@ -18,7 +18,7 @@ import shmlimit as sl
 from .conftest import APPLICATIONS, COMMANDS, DEADLINE, Serve, Server, started, wait_until
 
 REQUESTS = 5
-# By default, Debian keeps it where only root looks.
+# Debian keeps it where, by default, only root looks.
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 needs_uwsgi = pytest.mark.skipif(shutil.which("uwsgi_python3") is None, reason="needs uwsgi-plugin-python3")
@@ -28,7 +28,7 @@ def _needs(module: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(find_spec(module) is None, reason=f"needs {module}")
 
 
-# What is started, with which application and options.
+# The servers, each with its application and options.
 SERVERS = [
     pytest.param("gunicorn", "wsgi_app", (), id="gunicorn sync"),
     pytest.param("gunicorn", "wsgi_app", ("--worker-class", "gthread", "--threads", "4"), id="gunicorn gthread"),
@@ -42,7 +42,7 @@ SERVERS = [
 
 @pytest.fixture
 def nginx(tmp_path: Path) -> Iterator[Serve]:
-    """Starts nginx in front of a server, as the guide has it."""
+    """Starts nginx in front of a server, as the guide shows."""
     if NGINX is None:
         pytest.skip("needs nginx")
     program = NGINX
@@ -75,7 +75,7 @@ def nginx(tmp_path: Path) -> Iterator[Serve]:
                     }}
                 }}
             """)
-            # As its former master hands it sockets that listen when it is upgraded.
+            # The way in which a master process of nginx hands listening sockets to its successor in an upgrade.
             variables = {"NGINX": f"{listener.fileno()};"}
             command = [program, "-c", str(configuration), "-p", str(tmp_path), "-e", "stderr"]
             front = running.enter_context(started(command, listener, variables, tmp_path / "nginx.log"))
@@ -105,7 +105,7 @@ def test_each_visitor_of_nginx_has_a_limit_that_holds_across_workers(
     behind = serve(server, f"behind_a_proxy:{application}", *options, unix_socket=unix_socket, workers=2)
     front = nginx(behind)
     for visitor in ("127.0.0.2", "127.0.0.3"):
-        # What a visitor writes there itself counts for nothing.
+        # What a visitor writes into these headers counts for nothing.
         headers = [{}, {"X-Forwarded-For": "10.1.2.3"}, {"Forwarded": "for=10.1.2.4"}]
         statuses = [front.get("/", headers[number % 3], source=visitor).status for number in range(2 * REQUESTS)]
         assert statuses == [200] * REQUESTS + [429] * REQUESTS

@@ -1,4 +1,4 @@
-"""What integrations open goes by the clock of the test."""
+"""What integrations open follows the clock of the test."""
 
 from __future__ import annotations
 
