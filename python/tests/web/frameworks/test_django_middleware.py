@@ -1,4 +1,4 @@
-"""Django's middleware in both worlds, as Django's own handlers call it."""
+"""Django's middleware, synchronous and asynchronous, as Django's own handlers call it."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_rule_of_failures_that_raises_keeps_no_place(directory: Path, get: Get
     middleware = _middleware(directory, lambda _: HttpResponse("done"), ONE_AT_A_TIME, fails_with=fails_with)
     with pytest.raises(ValueError, match="200 is not known") as raised:
         middleware(get("/"))
-    # While the traceback still refers to everything there was.
+    # Even while the traceback still refers to everything that was in the frames.
     assert _limits(directory).try_acquire(), raised
 
 

@@ -1,4 +1,4 @@
-"""The dependency of FastAPI's paths."""
+"""The dependency for FastAPI's paths."""
 
 import asyncio
 import json

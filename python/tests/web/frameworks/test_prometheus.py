@@ -1,4 +1,4 @@
-"""What is scraped from one of several workers is the truth of all of them."""
+"""What is scraped from one of several workers are the figures of all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The throttles of Django REST Framework, beside its own, asked through its client."""
+"""The throttles for Django REST Framework, compared with its own, asked through its client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Named:
 
 
 class View(APIView):
-    """Throttled by whatever a test puts here."""
+    """Throttled by whatever a test sets here."""
 
     def get(self, _: Request) -> Response:
         return Response("done")
@@ -140,7 +140,7 @@ def test_keys_without_room_are_refused_and_told_when_there_is_some_if_that_is_kn
     assert number > 0
     wait = throttle.wait()
     if when_full == "refuse":
-        # Nothing is known, and a refusal says at least a second.
+        # No time is known, and a refusal says at least a second.
         assert wait == 1.0
     else:
         # All others are limited until then.

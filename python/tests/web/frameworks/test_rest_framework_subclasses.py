@@ -1,4 +1,4 @@
-"""Throttles as users derive them from Django REST Framework's, derived from both: they decide alike."""
+"""Throttles as users derive them from Django REST Framework's, derived from those and from ours: both decide alike."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def throttles(directory: Path) -> Iterator[None]:
 
 
 def _answers(throttle: type[Any]) -> list[tuple[int, str | None, list[int]]]:
-    """The status, `Retry-After` and what the throttle noted, of each request."""
+    """The status, `Retry-After` and what the throttle noted, for each request."""
 
     class View(APIView):
         throttle_classes = (throttle,)

@@ -19,7 +19,7 @@ def test_a_socket_takes_a_place_until_it_is_closed(serve: Serve, directory: Path
     limits = sl.open(directory / "segment", sl.LimitSet("sockets", limits=[sl.Concurrency("open", 1)]))["sockets"]
     server = serve("uvicorn", "websockets_echo:app", workers=2)
     assert server.get("/ready").body.endswith(b" started"), "the lifespan passes"
-    # What the client gives up after by itself is less than a busy machine needs.
+    # By default, the client gives up sooner than a busy machine can answer.
     connected = partial(connect, f"ws://127.0.0.1:{server.port}/", open_timeout=DEADLINE, ping_interval=None)
     with connected() as socket:
         socket.send("hello")
