@@ -1,4 +1,4 @@
-"""The storage that `limits` brings along."""
+"""The memory storage that comes with `limits`."""
 
 from __future__ import annotations
 

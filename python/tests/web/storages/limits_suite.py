@@ -2,11 +2,11 @@
 
     python python/tests/web/storages/limits_suite.py [ARGUMENTS OF PYTEST...]
 
-They are not in its wheel: its source distribution is fetched from the package index that pip uses. What they say of
-the storage in memory is asked of `shm://` in its place, each test in a directory of its own; what is for databases is
-left out. Needs what `requirements/web.txt` and `requirements/check.txt` name, and pytest-asyncio, pytest-lazy-fixtures,
-and the clients of databases that the tests import: redis, valkey, pymemcache and pymongo. One test counts a few seconds
-of a minute: it fails where the minute ends in between, with the storage in memory, too.
+They are not in the wheel of `limits`, so its source distribution is fetched from the package index that pip uses.
+Where they use the storage in memory, they get `shm://` instead, with a directory for each test; tests for databases are
+left out. Needs what `requirements/web.txt` and `requirements/check.txt` name, pytest-asyncio, pytest-lazy-fixtures, and
+the database clients that the tests import: redis, valkey, pymemcache and pymongo. One test counts during a few seconds
+of a minute: it fails if the minute ends meanwhile, with the storage in memory, too.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pathlib import Path
 import limits.storage
 import pytest
 
-# What a URI names in the rewritten tests, until a test has a directory.
+# What URIs name in the rewritten tests; the directory of each test takes its place.
 ANY_DIRECTORY = "shm://of-the-test"
 MODULES = ["tests/test_storage.py", "tests/test_strategy.py", "tests/aio/test_storage.py", "tests/aio/test_strategy.py"]
 
 
 class DirectoryForEachTest:
-    """A plugin of pytest that gives each test a storage that no other has used, as one in memory is."""
+    """A plugin of pytest that gives each test a storage that no other test has used, like one in memory."""
 
     def __init__(self) -> None:
         self.directory: Path | None = None
@@ -66,7 +66,7 @@ def fetch(directory: Path) -> Path:
 
 
 def rewrite(sources: Path) -> None:
-    """Puts our storage where the one in memory is, and takes out what starts databases."""
+    """Replaces the storage in memory with ours, and takes out what starts databases."""
     (sources / "tests" / "conftest.py").unlink()
     for path in [sources / "tests" / "utils.py", *(sources / module for module in MODULES)]:
         text = path.read_text().replace("memory://", ANY_DIRECTORY)
@@ -80,7 +80,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         sources = fetch(Path(directory))
         rewrite(sources)
-        # By their names, because the marks of these tests stand on databases only.
+        # Chosen by their names, because only tests with databases have marks.
         ours = "in-memory or not (redis or valkey or memcached or mongodb)"
         chosen = [str(sources / module) for module in MODULES]
         settings = [

@@ -1,4 +1,4 @@
-"""The storage of `limits`, beside the one that it brings along."""
+"""The storage for `limits`, compared with the one that comes with it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HYPOTHESIS = settings(max_examples=60, deadline=None, suppress_health_check=[Hea
 
 
 def _skip_where_limits_knows_no_former_cell(name: str) -> None:
-    """Before a window has passed since 1970, the memory storage keeps the former and the present cell under one key."""
+    """Before a window has passed since 1970, the memory storage keeps the previous and current cell under one key."""
     if name == "sliding-window-counter" and time.time() < max(item.get_expiry() for item in ITEMS):
         pytest.skip("limits counts a sliding window's first cell since 1970 twice")
 
@@ -74,7 +74,7 @@ def test_decides_as_the_memory_storage_does(directory: Path, memory: MemoryStora
             else:
                 mine, other = ours.get_window_stats(item, *who), theirs.get_window_stats(item, *who)
                 assert mine.remaining == other.remaining
-                # A weighted sum is a millionth late where it is about to fall below a whole number.
+                # Where a weighted sum is about to fall below a whole number, it does so a millionth late.
                 near = pytest.approx(other.reset_time - time.time(), abs=1.0 + 2e-6 * item.get_expiry())
                 assert mine.reset_time - time.time() == near
 
@@ -113,13 +113,13 @@ def test_decides_asynchronously_as_the_asynchronous_memory_storage_does(director
 @pytest.mark.parametrize("name", NAMES)
 def test_windows_turn_when_those_of_the_memory_storage_do(directory: Path, memory: MemoryStorage, name: str) -> None:
     ours, theirs = STRATEGIES[name](ShmStorage(f"shm://{directory}/limits")), STRATEGIES[name](memory)
-    # A step that comes late may find a window turned by one and not by the other, and then says nothing.
+    # A late step may find that the window has turned in one and not in the other, and then proves nothing.
     admitted = next(filter(None, (_admitted_by_both(ours, theirs, f"person {turn}") for turn in range(200))))
     assert 4 < admitted < 30
 
 
 def _admitted_by_both(ours: RateLimiter, theirs: RateLimiter, who: str) -> int | None:
-    """Asks both at the same times, none of which is where a window ends; none where this process was held up."""
+    """Asks both at the same instants, none of them where a window ends; `None` if this process was held up."""
     item = parse("4 per second")
     assert ours.test(item, who)
     admitted = 0
@@ -143,7 +143,7 @@ def test_sliding_windows_begin_at_multiples_of_their_length_since_the_epoch(dire
     limiter, item = STRATEGIES["sliding-window-counter"](storage), RateLimitItemPerHour(3)
     before = time.time()
     assert limiter.hit(item, "ann")
-    # When nothing is left of the window before, room comes with the end of the present one.
+    # With nothing left of the previous window, room comes when the current one ends.
     reset_time = limiter.get_window_stats(item, "ann").reset_time
     ends = {(int(instant) // 3600 + 1) * 3600 for instant in (before, time.time())}
     assert min(abs(reset_time - end) for end in ends) < 1
@@ -271,7 +271,7 @@ def test_a_deleted_file_is_made_anew(directory: Path) -> None:
     assert storage.incr("ann", 60) == 1
     for file in (directory / "limits").iterdir():
         file.unlink()
-    # Within a second, for which the former file is counted in.
+    # Within a second: until then, the deleted file is counted in.
     wait_until(lambda: storage.incr("ann", 60) == 1, "the deletion is noticed")
     assert len(list((directory / "limits").iterdir())) == 1
 

@@ -1,4 +1,4 @@
-"""What becomes of clients when there are more of them than rows: beside memory that is not bounded."""
+"""What happens to clients when there are more of them than rows, compared with a memory that is not bounded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = sorted(STRATEGIES)
 QUICKSTART = ("200 per day", "50 per hour")
 PAGES = 20
 VISITORS = 5_000
-# Each visitor sees all pages, which takes minutes, where SHMLIMIT_THOROUGH=1 is set.
+# With SHMLIMIT_THOROUGH=1, each visitor sees all pages, which takes minutes.
 PAGES_OF_A_VISITOR = PAGES if os.environ.get("SHMLIMIT_THOROUGH") == "1" else 2
 
 
@@ -185,7 +185,7 @@ def test_all_files_have_room_in_the_memory_of_a_container(directory: Path) -> No
         usage = limits.table_usage()
         assert usage is not None
         rows.append(usage["rows"])
-    # 5,000 clients of 20 pages.
+    # Enough for 5,000 clients of 20 pages.
     assert min(rows) > 100_000
 
 
