@@ -51,7 +51,7 @@ removed = sl.open(REMOVED, config=LIMITS[0])
 
 
 def hold_until(name: str) -> int:
-    """Stay busy until the test makes a file of this name."""
+    """Stay busy until the test creates a file of this name."""
     while not (DIRECTORY / name).exists():
         time.sleep(0.005)
     return os.getpid()
@@ -122,7 +122,7 @@ def fail_then_succeed(self: Any) -> int:
 
 
 class Context(app.Task):  # type: ignore[misc, name-defined, unused-ignore]
-    """An application's own class of tasks, of the kind that sets something up around each."""
+    """An application's own class of tasks, of the kind that sets something up around each task."""
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return ["in context", super().__call__(*arguments, **keywords)]

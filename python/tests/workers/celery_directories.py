@@ -1,4 +1,4 @@
-"""A broker and results for Celery that need no server: directories of files, each of which appears whole."""
+"""A broker and results for Celery that need no server: directories in which each file appears whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kombu.utils.json import dumps  # type: ignore[import-untyped, import-not-fo
 
 
 class Channel(filesystem.Channel):  # type: ignore[misc, unused-ignore]
-    """Kombu's own writes a message to where workers look for it, who may find it empty, and end."""
+    """Kombu's own channel writes messages where workers look for them; a worker that finds one still empty ends."""
 
     def _put(self, queue: str, payload: Any, **_options: Any) -> None:
         name = f"{round(time.monotonic() * 1000)}_{uuid.uuid4()}.{queue}.msg"
@@ -29,13 +29,13 @@ class Channel(filesystem.Channel):  # type: ignore[misc, unused-ignore]
 
 
 class Transport(filesystem.Transport):  # type: ignore[misc, unused-ignore]
-    """The scheme `directories`."""
+    """The transport of the scheme `directories`."""
 
     Channel = Channel
 
 
 class Results(FilesystemBackend):  # type: ignore[misc, unused-ignore]
-    """Celery's own empties the file of a result before it writes the next state, which whoever asks may find empty."""
+    """Celery's own backend empties the file of a result before it writes the next state: a reader may find it empty."""
 
     def set(self, key: Any, value: Any) -> None:
         file = os.fsdecode(self._filename(key))

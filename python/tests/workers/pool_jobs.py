@@ -14,7 +14,7 @@ limits_of_this_process: sl.SetHandle
 
 
 def open_pools(directory: Path, *sets: sl.LimitSet) -> sl.Segment:
-    """A segment of two places, and of these sets."""
+    """A segment with a set of two places, and with these sets."""
     return sl.open(directory / "pools.limits", config=[sl.LimitSet("places", [sl.Concurrency("places", 2)]), *sets])
 
 
@@ -35,7 +35,7 @@ def check_by_argument(limits: sl.SetHandle, _turn: int) -> bool:
 
 
 def work_under_a_permit(limits: sl.SetHandle, number: int) -> tuple[int, int]:
-    """A section that needs a place, in whichever process."""
+    """Work that needs a place, in whichever process it runs."""
     with limits.acquire():
         return number * number, os.getpid()
 
@@ -47,7 +47,7 @@ def squared(number: int, *, exponent: int = 2) -> int:
 
 
 def settle(used: int) -> int:
-    """Settle the permit that the executor took; how much came back."""
+    """Settle the permit that the executor took; return how much came back."""
     permit = current_permit()
     assert permit is not None
     refunded: int = permit.settle(tokens=used).refunded["tokens"]
@@ -60,7 +60,7 @@ def fail() -> None:
 
 
 def hold_until(path: Path) -> int:
-    """Stay busy until the test makes this file."""
+    """Stay busy until the test creates this file."""
     while not path.exists():
         time.sleep(0.005)
     return os.getpid()

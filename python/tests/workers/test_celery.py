@@ -33,7 +33,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @contextmanager
 def worker_of(application: Any, name: str, pool: str = "prefork") -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of the queue of its name, with four children or greenlets; killed at the end if it still lives."""
+    """A worker for the queue of this name, with four children or greenlets; killed at the end if it still lives."""
     log = application.DIRECTORY / f"{name}.log"
     command = ["-m", "celery", "-A", "celery_app", "worker", f"--pool={pool}", f"--concurrency={CHILDREN}"]
     quiet = [
@@ -91,10 +91,10 @@ def test_two_places_are_held_by_two_of_four_children(application: Any) -> None:
 @pytest.mark.usefixtures("worker")
 def test_refused_tasks_return_when_they_can_be_admitted(application: Any) -> None:
     results = [application.count_retries.delay() for _ in range(6)]
-    # None of them has a retry of its own to spend.
+    # None of the tasks has a retry of its own to spend.
     assert [result.get(timeout=DEADLINE) for result in results] == [0] * 6
     counts = snapshot_of(application.segment, "by_rate")["counts"]
-    # Four at first and two a second later; what comes back an instant early is refused once more. Polling
+    # Four at first and two a second later; a task that comes back an instant early is refused once more. Polling
     # would be refused hundreds of times in these two seconds.
     assert 4 <= counts["refused_rate"] <= 24
     assert counts["admitted"] == 6
@@ -205,7 +205,7 @@ def test_no_place_stays_taken_when_children_are_killed_in_their_tasks(applicatio
             os.kill(victim, signal.SIGKILL)
             killed.add(victim)
         (application.DIRECTORY / "killed").touch()
-        # Each was taken from its process time and again, and none was lost.
+        # The tasks' processes were killed again and again, and no task was lost.
         survivors = {result.get(timeout=DEADLINE) for result in results}
     assert not survivors & killed
     places = application.segment["killed"]
@@ -220,7 +220,7 @@ def test_greenlets_that_wait_let_the_others_of_their_worker_run(application: Any
         results = [application.hold_one_of_two.apply_async(queue="greenlets") for _ in range(6)]
         until(lambda: queued(application.segment, "two_places") == CHILDREN - 2, "two greenlets in the queue")
         assert active(application.segment, "two_places") == 2
-        # They are of one process, which does other work meanwhile.
+        # They are in one process, which does other work meanwhile.
         (application.DIRECTORY / "two_places").touch()
         assert len({result.get(timeout=DEADLINE) for result in results}) == 1
     assert active(application.segment, "two_places") == 0

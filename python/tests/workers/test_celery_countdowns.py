@@ -154,7 +154,7 @@ def test_tasks_for_places_end_not_long_after_the_places_could_have_done_them(
     began = clock.now
     work, tasks = 0.1, 40
     numbers = itertools.count()
-    # When, in which order, and what: a task with its headers that asks, or a permit of one that ends.
+    # When, in which order, and what: the headers of a task that asks, or the permit of one that ends.
     pending: list[tuple[float, int, dict[str, Any] | sl.Permit]] = [(began, next(numbers), {}) for _ in range(tasks)]
     while pending:
         at, _, what = heapq.heappop(pending)

@@ -17,14 +17,14 @@ from observing import DEADLINE, active, queued, snapshot_of, until
 import shmlimit as sl
 from shmlimit.futures import LimitedExecutor, current_permit
 
-# Pools fork while threads of their own run; Python 3.12 and later warn of that.
+# Pools fork while threads of their own run; Python 3.12 and later warn about that.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
 Pool = Callable[[int], Executor]
 
 
 def process_pool(method: str) -> Pool:
-    """A maker of process pools by this start method."""
+    """Makes process pools with this start method."""
     return partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context(method))
 
 
@@ -39,7 +39,7 @@ every_pool = pytest.mark.parametrize(
 
 @pytest.fixture
 def segment(tmp_path: Path) -> sl.Segment:
-    """Two places in one set; in the other, tokens of each tenant, which do not come back before long."""
+    """Two places in one set; in the other, tokens of each tenant, which do not come back for a long time."""
     tokens = sl.Rate("tokens", 1000, "30d", algorithm="token_bucket")
     return pool_jobs.open_pools(tmp_path, sl.LimitSet("tenants", [tokens], keyed=10))
 

@@ -1,4 +1,4 @@
-"""Pools that need no door of their own, since handles pickle: multiprocessing.Pool, joblib, and Ray."""
+"""Pools that need no integration of their own, since handles pickle: multiprocessing.Pool, joblib, and Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from observing import DEADLINE, active, snapshot_of, until
 
 import shmlimit as sl
 
-# Pools fork while threads of their own run; Python 3.12 and later warn of that.
+# Pools fork while threads of their own run; Python 3.12 and later warn about that.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
 every_start_method = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -19,23 +19,23 @@ def output_of_example(name: str, *arguments: object) -> str:
 
 
 def numbers_in(output: str, pattern: str) -> list[int]:
-    """The numbers of the only place that matches."""
+    """The numbers in the place that matches."""
     found = re.search(pattern, output)
     assert found, output
     return [int(number) for number in found.groups()]
 
 
 def assert_at_most_two(output: str) -> None:
-    """Checks that it says how many ran at once, no more than may; a busy machine may have run them in turn."""
+    """Checks how many ran at once by the output: two, or one if a busy machine ran them in turn."""
     assert numbers_in(output, r"ran at once: (\d+)")[0] in {1, 2}
 
 
 def test_the_language_model_never_answers_429_and_its_quota_is_used() -> None:
-    # With a margin that no machine needs, however busy it is with other tests.
+    # With more slack than any machine needs, however busy it is with other tests.
     output = output_of_example("llm_client.py", "--seconds", 6, "--window", 2, "--slack", 1)
     assert numbers_in(output, r"answered 429 (\d+) times") == [0]
     requests, tokens = numbers_in(output, r"used: (\d+) % of the requests, (\d+) % of the tokens")
-    # A third of a window longer makes the rates two thirds of the quotas.
+    # Windows longer by a slack of half their length make the rates two thirds of the quotas.
     assert max(requests, tokens) >= 50
 
 
