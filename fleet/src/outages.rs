@@ -74,9 +74,11 @@ enum Subject {
     /// A store, or a server of a cluster, by where it is, whatever it says in the course of an outage: it may first
     /// refuse connections, then load, then be a replica.
     Store { store: String, at: Option<String> },
-    /// A problem that only a person can end, or that may concern only some limits of a store, by the key that it names.
+    /// A problem that only a person can end, or that may concern only some limits of a store, by the key that it names, and
+    /// by the server, if it names one.
     Limit {
         store: String,
+        at: Option<String>,
         key: Option<String>,
         problem: StoreProblem,
     },
@@ -92,9 +94,12 @@ impl Subject {
         match problem.problem() {
             // It passes with the next request.
             StoreProblem::Stale => Self::Store { store, at },
-            problem if key.is_some() || problem == StoreProblem::NotPermitted => {
-                Self::Limit { store, key, problem }
-            }
+            problem if key.is_some() || problem == StoreProblem::NotPermitted => Self::Limit {
+                store,
+                at,
+                key,
+                problem,
+            },
             _ => Self::Store { store, at },
         }
     }
@@ -172,12 +177,15 @@ impl Outages {
             let Some(problem) = problem else { continue };
             let subject = Subject::of(&problem, &limit.store);
             let missed_until = now + ASKED_AGAIN.max(2 * lease);
-            // While a limit of a cluster is not answered, one server after the other may be asked for it.
-            let is_same = |(index, lasting): &(usize, &mut Lasting)| {
-                lasting.subject == subject || (subject.is_store() && since_before == Some(*index))
+            let known = match since_before {
+                // While a limit of a cluster is not answered, one server after the other may be asked for it.
+                Some(index) if subject.is_store() => self.lasting.get_mut(index),
+                _ => {
+                    let mut known = self.lasting.iter_mut().chain(&mut begun);
+                    known.find(|lasting| lasting.subject == subject)
+                }
             };
-            let known = self.lasting.iter_mut().chain(&mut begun).enumerate();
-            if let Some((_, known)) = known.into_iter().find(is_same) {
+            if let Some(known) = known {
                 known.failing.insert(limit, missed_until);
             } else {
                 begun.push(Lasting {
@@ -275,6 +283,16 @@ mod tests {
         }
     }
 
+    /// The same of a server of a cluster.
+    fn at_server(server: &str, problem: StoreProblem) -> StoreError {
+        StoreError::Unavailable {
+            at: format!("{server} of redis+cluster://host"),
+            problem,
+            name: String::new(),
+            reason: String::new(),
+        }
+    }
+
     /// As with a cluster, one server of which is silent.
     #[test]
     fn an_outage_of_some_limits_is_told_once_and_ends_with_the_last_of_them() {
@@ -296,14 +314,9 @@ mod tests {
     #[test]
     fn servers_of_a_cluster_that_go_out_one_after_the_other_are_told_of_one_by_one() {
         let mut scene = Scene::new();
-        let at = |server: &str, problem| StoreError::Unavailable {
-            at: format!("{server} of redis+cluster://host"),
-            problem,
-            name: String::new(),
-            reason: String::new(),
-        };
-        let (one, loading) = (at("one", StoreProblem::Refused), at("one", StoreProblem::Loading));
-        let other = at("other", StoreProblem::TimedOut);
+        let one = at_server("one", StoreProblem::Refused);
+        let loading = at_server("one", StoreProblem::Loading);
+        let other = at_server("other", StoreProblem::TimedOut);
         assert_eq!(scene.told(0, &[("a", Some(&one)), ("b", None)]), ["out refused"]);
         assert_eq!(
             scene.told(
@@ -320,6 +333,42 @@ mod tests {
         assert_eq!(scene.told(300, &[("a", None)]), ["back refused"]);
         assert!(scene.told(400, &[("b", None)]).is_empty());
         assert_eq!(scene.told(500, &[("c", None)]), ["back timed_out"]);
+    }
+
+    #[test]
+    fn a_server_that_has_not_answered_is_not_said_to_answer_because_its_limit_fails_elsewhere() {
+        let (one, other) = (
+            at_server("one", StoreProblem::Refused),
+            at_server("other", StoreProblem::TimedOut),
+        );
+        for (first, second) in [(&one, &other), (&other, &one)] {
+            let mut scene = Scene::new();
+            let both = [("a", Some(&one)), ("b", Some(&other))];
+            assert_eq!(scene.told(0, &both), ["out refused", "out timed_out"]);
+            // Each may be asked for at either server.
+            for (of_a, of_b) in [(first, second), (second, first), (first, first)] {
+                assert!(
+                    scene
+                        .told(100, &[("a", Some(of_a)), ("b", Some(of_b))])
+                        .is_empty()
+                );
+            }
+            assert_eq!(scene.told(200, &[("b", None)]), ["back timed_out"]);
+            assert_eq!(scene.told(300, &[("a", None)]), ["back refused"]);
+        }
+    }
+
+    #[test]
+    fn that_a_server_of_a_cluster_permits_nothing_hides_no_other_that_does_not() {
+        let mut scene = Scene::new();
+        let (one, other) = (
+            at_server("one", StoreProblem::NotPermitted),
+            at_server("other", StoreProblem::NotPermitted),
+        );
+        assert_eq!(scene.told(0, &[("a", Some(&one))]), ["out not_permitted"]);
+        assert_eq!(scene.told(100, &[("b", Some(&other))]), ["out not_permitted"]);
+        assert_eq!(scene.told(200, &[("a", None)]), ["back not_permitted"]);
+        assert_eq!(scene.told(300, &[("b", None)]), ["back not_permitted"]);
     }
 
     #[test]
