@@ -41,6 +41,12 @@ impl fmt::Display for StoreEvent<'_> {
             Self::Out { problem } => write!(f, "no leases come from the store: {problem}"),
             Self::Back { problem, after } => {
                 match problem {
+                    // Another server may have taken its place.
+                    StoreError::Unavailable {
+                        at,
+                        server: Some(server),
+                        ..
+                    } => write!(f, "what failed at {server} of {at} is answered again")?,
                     StoreError::Unavailable { at, .. } => write!(f, "the store at {at} answers again")?,
                     _ => match problem.key() {
                         Some(key) => write!(f, "limit {key} is no longer refused by the store")?,
@@ -73,12 +79,12 @@ pub(crate) struct Outages {
 enum Subject {
     /// A store, or a server of a cluster, by where it is, whatever it says in the course of an outage: it may first
     /// refuse connections, then load, then be a replica.
-    Store { store: String, at: Option<String> },
+    Store { store: String, server: Option<String> },
     /// A problem that only a person can end, or that may concern only some limits of a store, by the key that it names, and
     /// by the server, if it names one.
     Limit {
         store: String,
-        at: Option<String>,
+        server: Option<String>,
         key: Option<String>,
         problem: StoreProblem,
     },
@@ -87,20 +93,20 @@ enum Subject {
 impl Subject {
     fn of(problem: &StoreError, store: &str) -> Self {
         let (store, key) = (store.to_owned(), problem.key().map(str::to_owned));
-        let at = match problem {
-            StoreError::Unavailable { at, .. } => Some(at.clone()),
+        let server = match problem {
+            StoreError::Unavailable { server, .. } => server.clone(),
             _ => None,
         };
         match problem.problem() {
             // It passes with the next request.
-            StoreProblem::Stale => Self::Store { store, at },
+            StoreProblem::Stale => Self::Store { store, server },
             problem if key.is_some() || problem == StoreProblem::NotPermitted => Self::Limit {
                 store,
-                at,
+                server,
                 key,
                 problem,
             },
-            _ => Self::Store { store, at },
+            _ => Self::Store { store, server },
         }
     }
 }
@@ -277,6 +283,7 @@ mod tests {
     fn unavailable(problem: StoreProblem) -> StoreError {
         StoreError::Unavailable {
             at: String::new(),
+            server: None,
             problem,
             name: String::new(),
             reason: String::new(),
@@ -286,7 +293,8 @@ mod tests {
     /// The same of a server of a cluster.
     fn at_server(server: &str, problem: StoreProblem) -> StoreError {
         StoreError::Unavailable {
-            at: format!("{server} of redis+cluster://host"),
+            at: "redis+cluster://host".to_owned(),
+            server: Some(server.to_owned()),
             problem,
             name: String::new(),
             reason: String::new(),
@@ -356,6 +364,22 @@ mod tests {
             assert_eq!(scene.told(200, &[("b", None)]), ["back timed_out"]);
             assert_eq!(scene.told(300, &[("a", None)]), ["back refused"]);
         }
+    }
+
+    /// What it was asked for may be answered by another, which has taken its place.
+    #[test]
+    fn a_server_of_a_cluster_that_went_out_is_not_said_to_answer_itself() {
+        let back = |problem: &StoreError| {
+            let after = Duration::from_secs(2);
+            StoreEvent::Back { problem, after }.to_string()
+        };
+        let of_server = back(&at_server("one:7001", StoreProblem::Refused));
+        assert_eq!(
+            of_server,
+            "what failed at one:7001 of redis+cluster://host is answered again, after 2.0 s"
+        );
+        let of_store = back(&unavailable(StoreProblem::ClusterDown));
+        assert!(of_store.contains("answers again"), "{of_store}");
     }
 
     #[test]

@@ -229,6 +229,7 @@ impl World {
                 self.hosts[host].advance(START, self.now);
                 let error = StoreError::Unavailable {
                     at: "the simulated store".to_owned(),
+                    server: None,
                     problem: StoreProblem::TimedOut,
                     name: String::new(),
                     reason: "no answer in time".to_owned(),

@@ -362,6 +362,8 @@ impl StoreClient {
 
     fn failure_at(&self, Failed { error, at }: Failed) -> StoreError {
         let (problem, name) = problem_of(&error, self.address.is_tls);
+        // That the cluster is down concerns all of it, whichever server says so.
+        let at = at.filter(|_| problem != StoreProblem::ClusterDown);
         self.unavailable(at, problem, name, &error.to_string())
     }
 
@@ -372,9 +374,9 @@ impl StoreClient {
         name: String,
         reason: &str,
     ) -> StoreError {
-        let address = &self.address;
         StoreError::Unavailable {
-            at: server.map_or_else(|| address.to_string(), |node| format!("{node} of {address}")),
+            at: self.address.to_string(),
+            server: server.map(|node| node.to_string()),
             problem,
             name,
             reason: self.credentials.scrub(reason),

@@ -57,10 +57,12 @@ pub enum StoreError {
         key: String,
     },
     /// The store did not answer, or answered with an error.
-    #[error("the store at {at} {}: {reason}; {}", .problem.description(), .problem.advice())]
+    #[error("the store at {} {}: {reason}; {}", place(.at, .server.as_deref()), .problem.description(), .problem.advice())]
     Unavailable {
-        /// The declared address; if it is that of a cluster and one of its servers failed, after that server's own.
+        /// The declared address.
         at: String,
+        /// The server of a cluster that failed; `None` if the store is not a cluster, or fails as a whole.
+        server: Option<String>,
         /// What is wrong.
         problem: StoreProblem,
         /// What the server named with it, such as the command that the user may not run; empty if nothing.
@@ -71,6 +73,11 @@ pub enum StoreError {
 }
 
 debug_is_message!(StoreError);
+
+/// Where a store, or a server of it, is.
+fn place(at: &str, server: Option<&str>) -> String {
+    server.map_or_else(|| at.to_owned(), |server| format!("{server} of {at}"))
+}
 
 impl StoreError {
     /// What is wrong, as the segment records it.

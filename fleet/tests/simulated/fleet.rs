@@ -128,6 +128,7 @@ impl Fleet {
                 let answers = if self.is_out {
                     Err(StoreError::Unavailable {
                         at: "the simulated store".to_owned(),
+                        server: None,
                         problem: StoreProblem::TimedOut,
                         name: String::new(),
                         reason: "it is out".to_owned(),

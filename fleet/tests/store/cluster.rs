@@ -77,6 +77,37 @@ fn many_limits_of_a_silent_server_cost_as_much_as_one() {
     drop(stopped);
 }
 
+/// So one outage is told of, and not one of each server.
+#[test]
+fn that_a_cluster_is_down_is_said_of_no_single_server() {
+    let Some(program) = server_program() else { return };
+    let mut servers = start(&program);
+    for server in &servers {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg("cluster-require-full-coverage").arg("yes");
+        command.query::<()>(&mut server.connection()).expect("set");
+    }
+    let url = url(&servers);
+    let mut client = client(&url, PASSWORD);
+    let mut requests = one_of_each(&servers, 1);
+    assert_eq!(outcomes(&mut client, &requests), [Ok(10); 3]);
+    servers[1].kill();
+    requests.remove(1);
+    let down = Err(StoreProblem::ClusterDown);
+    let mut sequence = 1;
+    wait_for("the others to know that it is gone", || {
+        sequence += 1;
+        for (request, _) in &mut requests {
+            request.sequence = sequence;
+        }
+        outcomes(&mut client, &requests) == [down, down]
+    });
+    for answer in client.ask(&requests).expect("answers of the others") {
+        let error = answer.expect_err("no answer").to_string();
+        assert!(error.starts_with(&format!("the store at {url} ")), "{error}");
+    }
+}
+
 /// A request for one limit of each server, in the order of the servers.
 fn one_of_each(servers: &[Server], sequence: u64) -> Vec<(LeaseRequest, Terms)> {
     (0..servers.len())

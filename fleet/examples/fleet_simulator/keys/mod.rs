@@ -182,6 +182,7 @@ impl KeysWorld {
             Event::GiveUp(host, number) => {
                 let error = StoreError::Unavailable {
                     at: "the simulated store".to_owned(),
+                    server: None,
                     problem: StoreProblem::TimedOut,
                     name: String::new(),
                     reason: "no answer in time".to_owned(),
