@@ -1,5 +1,5 @@
-//! What limits by key cost the store: its processor time for a key, by the keys in a call and the hosts of each key,
-//! beside a limit that all requests share; and the memory that keys take.
+//! What limits by key cost the store: its processor time for a key, by the number of keys in a call and of hosts that
+//! use each key, compared with a limit that all requests share; and the memory that keys take.
 //!
 //! `cargo bench --package shmlimit-fleet --bench keyed`, on an idle machine that has redis-server or valkey-server.
 
@@ -13,7 +13,7 @@ use shmlimit::declare::Kind;
 use shmlimit::fleet::{LeaseRequest, LeasedKey, LeasedLimit, LeasedRule};
 use shmlimit_fleet::{StoreAnswer, StoreClient, Terms};
 
-/// Calls for each figure, of which the median of so many rounds is printed.
+/// Calls for each figure, which is the median of this many rounds.
 const CALLS: u64 = 2_000;
 const ROUNDS: usize = 9;
 /// Keys of one partition that are asked for in turn.
@@ -68,7 +68,7 @@ impl Asking<'_> {
     }
 }
 
-/// The microseconds of the server for one call of a script.
+/// The microseconds that the server takes for one call of a script.
 fn time_of_a_call(connection: &mut redis::Connection, mut run: impl FnMut(u64)) -> f64 {
     let mut times: Vec<f64> = (0..ROUNDS)
         .map(|_| {
@@ -146,7 +146,7 @@ fn main() {
         }
     }
 
-    // A window keeps them all.
+    // With a window, the store keeps all keys.
     let memory = |connection: &mut redis::Connection| -> u64 {
         let text: String = redis::cmd("INFO")
             .arg("memory")

@@ -1,4 +1,4 @@
-//! What happens where a window ends, which it does on all hosts at the same instant: how often hosts ask the store, how
+//! What happens when a window ends, which it does on all hosts at the same instant: how often hosts ask the store, how
 //! long requests wait, and how many are refused.
 //!
 //! `cargo bench --package shmlimit-fleet --bench window_end`, on an idle machine that has redis-server or valkey-server.
@@ -19,7 +19,7 @@ const WINDOW: Duration = Duration::from_secs(4);
 const WINDOWS: u32 = 4;
 /// Time between two requests of a host.
 const PAUSE: Duration = Duration::from_millis(2);
-/// What is counted together.
+/// The length of a part of the window, in which everything is counted together.
 const PART: Duration = Duration::from_millis(250);
 const PARTS: usize = (WINDOW.as_millis() / PART.as_millis()) as usize;
 
@@ -47,7 +47,7 @@ impl Counts {
     }
 }
 
-/// The part of the window that it is now.
+/// The current part of the window.
 fn part() -> usize {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let in_window = now.as_millis() % WINDOW.as_millis();
@@ -87,7 +87,7 @@ fn use_host(segment: &Segment, refresher: &Refresher, end: Instant) -> (Vec<Coun
     (parts, most)
 }
 
-/// Lets so many hosts use a part of a window, in percent.
+/// Lets so many hosts use so many percent of a window.
 fn run(server: &Server, hosts: u64, percent: u64) {
     let per_window = WINDOW.as_millis() as u64 / PAUSE.as_millis() as u64;
     let capacity = hosts * per_window * 100 / percent;
