@@ -150,7 +150,7 @@ fn admitted(snapshot: &SegmentSnapshot, set: &str) -> u64 {
     set.map_or(0, |set| set.limits[0].counts.admitted)
 }
 
-/// Waits until something more of each set is admitted.
+/// Waits until each set has admitted something more.
 fn wait_for_units(path: &Path) {
     let before = look(path);
     wait_for("units of each set", || {
@@ -343,7 +343,7 @@ fn a_set_that_is_made_again_is_not_granted_the_same_units_again() {
     for _ in 0..3 {
         let segment = Segment::create(&path, &declaration).expect("a segment");
         let set = segment.set("month").expect("declared");
-        // As many as are handed out at once.
+        // As many units as are handed out at once.
         if !take_some(&set, 50) {
             // Makes one exchange, like a process that is killed right after it.
             let duty = segment.fleet().try_take_duty().expect("works").expect("free");

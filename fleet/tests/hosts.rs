@@ -380,7 +380,7 @@ fn left(host: &Host) -> u64 {
         .map_or(0, |lease| lease.left)
 }
 
-/// A host whose store has just gone, with units left of a lease.
+/// A host whose store has just gone, with units of a lease left.
 fn host_in_an_outage(server: &Server, proxy: &Proxy, outage: Outage) -> Host {
     let lease = FleetLease::new(format!("org/{outage:?}"))
         .lease(2 * SECOND)
