@@ -1,5 +1,5 @@
-//! Damages a segment as the bytes say, then attaches, inspects and operates. None of that may raise a signal, panic,
-//! hang, or store where it must not.
+//! Damages a segment as the bytes say, then attaches to it, inspects it and operates on it. None of that may raise a
+//! signal, panic, hang, or store where it must not.
 #![no_main]
 
 #[allow(dead_code)]
