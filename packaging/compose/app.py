@@ -1,4 +1,4 @@
-"""Answers requests, as many as all workers of all containers together may."""
+"""Answers as many requests as all workers of all containers may answer together."""
 
 import math
 from functools import cache
@@ -8,7 +8,7 @@ import shmlimit as sl
 
 @cache
 def limits():
-    """The limits, opened by each worker with its first request: created before, by the service `limits` or an init container."""
+    """The limits: created by the service `limits` or an init container, and opened by each worker at its first request."""
     return sl.open("/dev/shm/api.limits")["api"]
 
 
