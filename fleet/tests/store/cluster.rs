@@ -77,7 +77,7 @@ fn many_limits_of_a_silent_server_cost_as_much_as_one() {
     drop(stopped);
 }
 
-/// So one outage is told of, and not one of each server.
+/// So one outage is reported, and not one for each server.
 #[test]
 fn that_a_cluster_is_down_is_said_of_no_single_server() {
     let Some(program) = server_program() else { return };

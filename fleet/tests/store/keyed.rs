@@ -271,7 +271,7 @@ fn leaves_alone_what_others_keep_under_its_names() {
     }
 }
 
-/// What is leased stays leased, nothing new is granted, and for no key is it forgotten what was spent.
+/// What is leased stays leased, nothing new is granted, and what was spent of a key is not forgotten.
 #[test]
 fn grants_keys_nothing_new_for_one_lease_after_the_server_was_restarted_with_its_data() {
     let Some(program) = server_program() else { return };

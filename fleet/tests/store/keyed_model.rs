@@ -284,7 +284,7 @@ impl Admitted {
         assert!(leased <= places, "{leased} of {places} are leased: {hosts:?}");
     }
 
-    /// Checks that no stretch of time had more than there is, and a unit for each host that there ever was.
+    /// Checks that no stretch of time had more than there is, plus a unit for each host that ever existed.
     fn is_within(&self, rule: &LeasedRule, hosts: u64, context: &str) {
         for units in self.all {
             assert!(units > 0, "{context} shows nothing");
