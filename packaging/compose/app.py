@@ -8,7 +8,7 @@ import shmlimit as sl
 
 @cache
 def limits():
-    """The limits: created by the service `limits` or an init container, and opened by each worker at its first request."""
+    """The limits: created by the service `limits` or an init container, opened by each worker at its first request."""
     return sl.open("/dev/shm/api.limits")["api"]
 
 
