@@ -198,7 +198,7 @@ fn safe_goes_on_with_what_is_declared_in_each_window_whenever_the_outage_begins(
     }
 }
 
-/// This holds however much is left of the window when the store is back, although it hands out the last units one by one.
+/// However much is left of the window when the store is back: the store hands out the last units one by one.
 #[test]
 fn safe_adds_its_number_to_a_window_once_if_the_store_is_back_before_the_window_ends() {
     const CAPACITY: u64 = 3_000;
