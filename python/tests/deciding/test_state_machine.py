@@ -29,7 +29,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def serve(limits: sl.SetHandle, connection: Connection) -> None:
-    """Does what it is told and answers each time, until it is killed: the life of a worker."""
+    """Runs in a worker until it is killed: does what it is told, with an answer each time."""
     permits: dict[int, sl.Permit] = {}
     while True:
         action, *arguments = connection.recv()
