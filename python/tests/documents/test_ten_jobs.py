@@ -1,4 +1,4 @@
-"""All that a new user does in a day, with what is installed: `pytest -s` prints the times."""
+"""Everything that a new user does in a day, with what is installed: `pytest -s` prints the times."""
 
 from __future__ import annotations
 
