@@ -28,7 +28,7 @@ WHOLE = {"usage": {"prompt_tokens": 20, "completion_tokens": 5}}
 
 @pytest.fixture
 def limits(open_set: OpenSet) -> Iterator[sl.SetHandle]:
-    """Ten requests, a thousand tokens and four places, all of which are free in the end."""
+    """Ten requests, a thousand tokens and four places; the places are all free again at the end."""
     limits = open_set(
         sl.Calls("requests", 10, 3600, algorithm="sliding_window"),
         sl.Rate("tokens", 1000, 3600, algorithm="sliding_window"),
