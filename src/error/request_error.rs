@@ -160,6 +160,15 @@ pub enum RequestError {
         /// The set.
         set: String,
     },
+    /// The request of a `layer::Demand` has a key or an address, which the demand itself must be given.
+    #[error(
+        "the request of set `{set}` already has a key or an address: make the demand from a request without one, and name it \
+         with `Demand::key` or `Demand::address`"
+    )]
+    AlreadyKeyed {
+        /// The set.
+        set: String,
+    },
     /// The pool has no sets.
     #[error("a pool needs at least one set: none was given")]
     EmptyPool,

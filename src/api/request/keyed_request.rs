@@ -143,6 +143,17 @@ impl Request<'_> {
         Ok(())
     }
 
+    /// Requires that neither a key nor an address has been named.
+    #[cfg(feature = "tower")]
+    pub(crate) fn require_no_client(&self) -> Result<(), Error> {
+        match self.wanted.client {
+            Client::Everyone => Ok(()),
+            Client::Key(_) | Client::Address(_) => Err(Error::Request(RequestError::AlreadyKeyed {
+                set: self.set.name().to_owned(),
+            })),
+        }
+    }
+
     /// Whether the request may be admitted from a batch that this process has drawn.
     #[inline(always)]
     pub(super) fn is_by_credit(&self) -> bool {

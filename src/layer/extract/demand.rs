@@ -135,13 +135,17 @@ enum Client {
 
 impl Demand {
     /// Demands what `request` takes, from the set that it was prepared for. If the set is
-    /// [keyed](crate::SetDeclaration::keyed), it also needs a [`key`](Self::key) or an [`address`](Self::address).
+    /// [keyed](crate::SetDeclaration::keyed), the demand also needs a [`key`](Self::key) or an
+    /// [`address`](Self::address), and the request must have neither: what a key is in the segment that replaces a
+    /// removed one cannot be told from a request.
     ///
     /// # Errors
     ///
     /// [`RequestError::CostRequired`](crate::RequestError::CostRequired) if it names nothing and a rate limit needs a
     /// cost. If each request has a cost of its own, [name](Self::with) a cost of zero here.
+    /// [`RequestError::AlreadyKeyed`](crate::RequestError::AlreadyKeyed) if it has a key or an address.
     pub fn new(request: Request<'_>) -> Result<Self, Error> {
+        request.require_no_client()?;
         request.require_costs()?;
         Ok(Self {
             headers: Arc::new(PolicyHeaders::new(request.set())),

@@ -1,5 +1,6 @@
 //! Limits on each client by itself, told apart by a header.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use http_body_util::BodyExt;
@@ -7,7 +8,7 @@ use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use serde_json::json;
-use shmlimit::layer::{ByHeader, LimitLayer, OnError};
+use shmlimit::layer::{ByHeader, Demand, LimitLayer, OnError};
 use shmlimit::{Error, Keyed, Limit, RequestError, SetDeclaration};
 
 use crate::server::{Limits, MINUTE, Server, answer, answer_to, problem, retry_after, wait_until};
@@ -220,5 +221,26 @@ fn a_header_names_no_key_where_the_set_has_none() {
     assert!(matches!(
         refused,
         Err(Error::Request(RequestError::NotKeyed { .. }))
+    ));
+}
+
+#[test]
+fn a_demand_is_not_made_of_a_request_that_names_whose_limits_it_takes() {
+    let by_key = limits(Keyed::new(100), [Limit::calls("requests", 1, MINUTE)]);
+    let set = by_key.segment.set("api").expect("declared");
+    let request = set.request().for_key("ann").expect("keyed");
+    assert!(matches!(
+        Demand::new(request),
+        Err(Error::Request(RequestError::AlreadyKeyed { .. }))
+    ));
+    let by_address = limits(
+        Keyed::new(100),
+        [Limit::calls("requests", 1, MINUTE).prefix(24, 48)],
+    );
+    let set = by_address.segment.set("api").expect("declared");
+    let request = set.request().for_address(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    assert!(matches!(
+        Demand::new(request.expect("by address")),
+        Err(Error::Request(RequestError::AlreadyKeyed { .. }))
     ));
 }
