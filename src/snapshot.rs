@@ -28,9 +28,11 @@
 //! | keys | [`KeysSnapshot`], [`TableUsage`], [`KeySnapshot`], [`KeyLimitSnapshot`], [`KeyInOrder`], [`KeyLeaseSnapshot`], [`KeyLabel`], [`KeyFingerprint`] |
 //! | what is wrong | [`Diagnosis`], [`ShardDiagnosis`], [`ShardPoison`], [`SegmentPlace`], [`ClockCheck`] |
 //! | what was repaired | [`RecoveryReport`], [`SetRecovery`], [`Repairs`] |
+//! | what to monitor | [`Metric`], [`MetricKind`], [`MetricSample`], [`MetricValue`] |
 //! | processes | [`ProcessId`] |
 
 pub use crate::api::clock_check::ClockCheck;
+pub use crate::api::metric::{Metric, MetricKind, MetricSample, MetricValue};
 pub use crate::api::segment::recovery::{RecoveryReport, SetRecovery};
 pub use crate::api::segment_memory::{SegmentMemory, SetMemory};
 pub use crate::api::set::checked::Forecast;

@@ -3,6 +3,7 @@
 pub(crate) mod clock_check;
 pub mod fleet;
 pub(crate) mod key;
+pub(crate) mod metric;
 pub(crate) mod permit;
 pub(crate) mod pool;
 #[cfg(feature = "metrics")]

@@ -66,8 +66,8 @@ fn every_public_type_of_a_module_survives_threads_and_panics() {
     assert_complete("src/declare.rs", &[], &named);
     let named = each_survives!(shmlimit::snapshot:
         ClockCheck, Diagnosis, Forecast, HoldSnapshot, KeyFingerprint, KeyInOrder, KeyLabel, KeyLeaseSnapshot, KeyLimitSnapshot, KeySnapshot,
-        KeysSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, ProcessId, RecoveryReport, Repairs,
-        SegmentPlace, SegmentMemory, SegmentReader, SegmentSnapshot, SetCounts, SetMemory, SetRecovery, SetSnapshot,
+        KeysSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, Metric, MetricKind, MetricSample<'static>, MetricValue<'static>,
+        ParticipantSnapshot, ProcessId, RecoveryReport, Repairs, SegmentPlace, SegmentMemory, SegmentReader, SegmentSnapshot, SetCounts, SetMemory, SetRecovery, SetSnapshot,
         ShardDiagnosis, ShardPoison, TableUsage, TicketSnapshot,
     );
     assert_complete("src/snapshot.rs", &[], &named);

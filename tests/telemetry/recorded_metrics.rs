@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use shmlimit::snapshot::SegmentReader;
+use shmlimit::declare::FleetLease;
+use shmlimit::snapshot::{Metric, MetricKind, MetricValue, SegmentReader};
 use shmlimit::{Declaration, Keyed, Limit, LimitSet, OpenOptions, Removal, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -137,6 +138,76 @@ fn a_recorder_is_given_the_counts_of_all_processes_and_no_key() {
     assert_eq!(
         recorder.counter("shmlimit_requests_total set=chat,limit=,result=admitted"),
         4
+    );
+}
+
+/// Compares what a recorder is given with the list of metrics, which is also what `limitctl export` prints.
+#[test]
+fn a_recorder_is_given_every_metric_except_histograms_with_the_values_that_are_exported() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let declaration = Declaration::new()
+        .fleet_url("redis://127.0.0.1:1")
+        .add_set(
+            SetDeclaration::new("shared")
+                .add_limit(Limit::calls("calls", 10, HOUR).fleet(FleetLease::new("calls")))
+                .add_limit(Limit::concurrency("places", 10)),
+        )
+        .add_set(SetDeclaration::new("billed").add_limit(Limit::rate("money", 2_500, HOUR).unit("0.001")))
+        .add_set(
+            SetDeclaration::new("keyed")
+                .keyed(Keyed::new(10))
+                .add_limit(Limit::calls("calls", 10, HOUR)),
+        );
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("created");
+    let keyed = segment.set("keyed").expect("declared");
+    let request = keyed.request().for_key("someone").expect("keyed");
+    assert!(request.check().expect("works").is_admitted());
+    let billed = segment.set("billed").expect("declared");
+    let request = billed.request().with("money", 123).expect("declared");
+    assert!(request.check().expect("works").is_admitted());
+    let snapshot = segment.snapshot().expect("copied");
+    let recorder = LastValues::default();
+    metrics::with_local_recorder(&recorder, || snapshot.record_metrics());
+
+    let mut counters = BTreeMap::new();
+    let mut gauges = BTreeMap::new();
+    for metric in Metric::all() {
+        let mut is_sampled = false;
+        for set in &snapshot.sets {
+            for sample in metric.samples(set) {
+                is_sampled = true;
+                let labels = [("set", &*set.name)].into_iter().chain(sample.labels);
+                let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={value}")).collect();
+                let value = match &sample.value {
+                    MetricValue::Count(count) => *count as f64,
+                    MetricValue::Amount(amount) => amount.parse().expect("a number"),
+                    MetricValue::Time(time) => time.as_secs_f64(),
+                    _ => continue,
+                };
+                let key = format!("{} {}", metric.name, labels.join(","));
+                match metric.kind {
+                    MetricKind::Counter => counters.insert(key, value),
+                    MetricKind::Gauge => gauges.insert(key, value),
+                    _ => panic!("{key} is neither"),
+                };
+            }
+        }
+        assert!(is_sampled, "{} is a metric of no set", metric.name);
+    }
+    let recorded = |values: &Mutex<BTreeMap<String, Arc<AtomicU64>>>, read: fn(u64) -> f64| {
+        let values = values.lock().expect("not poisoned");
+        values
+            .iter()
+            .map(|(key, value)| (key.clone(), read(value.load(Ordering::Relaxed))))
+            .collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(recorded(&recorder.counters, |count| count as f64), counters);
+    assert_eq!(recorded(&recorder.gauges, f64::from_bits), gauges);
+    let billed = snapshot.sets.iter().find(|set| set.name == "billed");
+    let remaining = billed.expect("declared").limits[0].remaining;
+    assert_eq!(
+        gauges["shmlimit_limit_remaining set=billed,limit=money"],
+        remaining as f64 / 1_000.0
     );
 }
 
