@@ -8,10 +8,13 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shmlimit import _native
 from shmlimit._event_loops import Place
+
+if TYPE_CHECKING:
+    from shmlimit._by_arguments import Costs
 
 Result = TypeVar("Result")
 
@@ -84,24 +87,31 @@ def _leave_rooms_to_the_parent() -> None:
 os.register_at_fork(after_in_child=_leave_rooms_to_the_parent)
 
 
-def let_wait(owner: type, acquire: Callable[..., _native.Permit]) -> None:
-    """Replaces a class's `acquire`, for all its objects, by one that asks for the hub's room each time.
+def let_wait(owner: type) -> None:
+    """Makes `acquire` of a class, for all its objects, let a hub's other greenlets run while it waits.
 
     Does so once, and only if the process has imported gevent: others keep the native method, which takes a third of the
     time.
 
     Args:
         owner: The class.
-        acquire: The method.
     """
     if "gevent" not in sys.modules or "acquire" in vars(owner):
         return
-    native = owner.acquire  # type: ignore[attr-defined]
+    native: Callable[..., _native.Permit] = owner.acquire  # type: ignore[attr-defined]
+
+    def acquire(self: Any, costs: Costs | None = None, **arguments: Any) -> _native.Permit:
+        room = _hub_room()
+        if room is None:
+            return native(self, costs, **arguments)
+        permit: _native.Permit = _run(self.acquire_async(costs, **arguments).begin_in(room))
+        return permit
+
     acquire.__name__, acquire.__qualname__, acquire.__doc__ = "acquire", native.__qualname__, native.__doc__
     owner.acquire = acquire  # type: ignore[attr-defined]
 
 
-def hub_room() -> HubRoom | None:
+def _hub_room() -> HubRoom | None:
     """The waiting room of this thread's hub; None if the thread has no hub, and so no other greenlets to let run."""
     # gevent's public `get_hub` makes a hub for a thread that has none.
     hub = importlib.import_module("gevent._hub_local").get_hub_if_exists()
@@ -113,7 +123,7 @@ def hub_room() -> HubRoom | None:
     return room
 
 
-def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
+def _run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Runs to its end a coroutine that waits only in a hub's room.
 
     Args:

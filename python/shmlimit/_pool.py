@@ -46,7 +46,7 @@ class Pool(_native.Pool):
         failover: bool = False,
         worker_index: int | None = None,
     ) -> None:
-        _greenlets.let_wait(Pool, _acquire)
+        _greenlets.let_wait(Pool)
         self.members = tuple(members)
         self.strategy = strategy
         self.failover = failover
@@ -119,10 +119,3 @@ class Pool(_native.Pool):
 
 def _made_of(members: Sequence[SetHandle], strategy: Any, failover: bool, worker_index: int | None) -> Pool:
     return Pool(members, strategy, failover=failover, worker_index=worker_index)
-
-
-def _acquire(self: Pool, costs: Costs | None = None, **arguments: Any) -> _native.Permit:
-    room = _greenlets.hub_room()
-    if room is None:
-        return _native.Pool.acquire(self, costs, **arguments)
-    return _greenlets.run(self.acquire_async(costs, **arguments).begin_in(room))

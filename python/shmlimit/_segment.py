@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from shmlimit import _native
+from shmlimit import _greenlets, _native
 from shmlimit._clock import VirtualClock, current_clock
 from shmlimit._declaration import Config, Fleet, LockKind, declaration
 from shmlimit._errors import DeclarationError
-from shmlimit._set_handle import SetHandle, let_greenlets_wait
+from shmlimit._set_handle import SetHandle
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -126,7 +126,7 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
             UnknownName: There is no such set; the message lists those that exist.
             SegmentClosed: This object was closed.
         """
-        let_greenlets_wait()
+        _greenlets.let_wait(SetHandle)
         handle = None if self.closed else self._handles.get(name)
         if handle is None:
             handle = self._handles.setdefault(name, SetHandle(self, name))

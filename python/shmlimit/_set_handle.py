@@ -32,7 +32,7 @@ class SetHandle(_native.SetHandle):
 
     def __new__(cls, segment: Segment, name: str) -> Self:
         """Creates a handle of a set, like `segment[name]`."""
-        let_greenlets_wait()
+        _greenlets.let_wait(SetHandle)
         self = super().__new__(cls, segment, name, strict=segment.strict)
         # Keeps the segment open, so that unpickled handles of the same segment find it.
         self._segment = segment
@@ -200,15 +200,3 @@ class SetHandle(_native.SetHandle):
 
 def _labelled(segment: Segment, name: str, label: str) -> SetHandle:
     return segment[name].labelled(label)
-
-
-def _acquire(self: SetHandle, costs: Costs | None = None, **arguments: Any) -> _native.Permit:
-    room = _greenlets.hub_room()
-    if room is None:
-        return _native.SetHandle.acquire(self, costs, **arguments)
-    return _greenlets.run(self.acquire_async(costs, **arguments).begin_in(room))
-
-
-def let_greenlets_wait() -> None:
-    """Makes `acquire` let a hub's other greenlets run while it waits, if this process uses gevent."""
-    _greenlets.let_wait(SetHandle, _acquire)
