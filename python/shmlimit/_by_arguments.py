@@ -36,18 +36,21 @@ def check_costs(costs: object) -> None:
         raise TypeError(f'{costs!r} names no limits: give a mapping of names to amounts, such as {{"tokens": 1500}}')
 
 
-def check_timeout(timeout: float | timedelta | None) -> None:
+def check_timeout(timeout: float | timedelta | None) -> float | None:
     """Checks a timeout right away, for callers that use it only later.
 
     Args:
         timeout: The timeout; None is fine.
+
+    Returns:
+        Its seconds; None for None.
 
     Raises:
         TypeError: It is neither a number nor a `timedelta`.
         ValueError: It is negative, or NaN.
     """
     if timeout is None:
-        return
+        return None
     if not isinstance(timeout, timedelta) and not hasattr(timeout, "__float__") and not hasattr(timeout, "__index__"):
         raise TypeError(f"{timeout!r} is not a time: give seconds as a number, or a timedelta")
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
@@ -57,6 +60,7 @@ def check_timeout(timeout: float | timedelta | None) -> None:
         raise ValueError(
             f"timeout is {timeout!r}: give seconds from 0, which does not wait, or None to wait for as long as it takes"
         )
+    return seconds
 
 
 def check_overrides(overrides: object) -> None:

@@ -209,8 +209,7 @@ class AdmissionControl(Generic[Request]):
         self._takes = ByArguments(costs, None if isinstance(key, (Header, ClientAddress)) else key, tier, overrides)
         # Only needed if clients are told apart by the connection's own address.
         self._watch = AddressWatch() if isinstance(key, ClientAddress) and key.is_of_connection else None
-        check_timeout(timeout)
-        self._timeout = timeout
+        self._timeout = check_timeout(timeout)
         self._exempt = exempt
         self._on_error = on_error
         self._advertise: Advertise = advertise
@@ -313,8 +312,7 @@ class AdmissionControl(Generic[Request]):
             return Answer(*_native.PolicyHeaders.without_a_key())
         if self._timeout is None:
             return _Question(key, taken.costs, taken.tier, taken.overrides, None)
-        seconds = self._timeout.total_seconds() if isinstance(self._timeout, timedelta) else float(self._timeout)
-        return _Question(key, taken.costs, taken.tier, taken.overrides, time.monotonic() + seconds)
+        return _Question(key, taken.costs, taken.tier, taken.overrides, time.monotonic() + self._timeout)
 
     def _decided(self, decided: Permit | Refusal | Checked, asked: _Asked) -> Admission | Answer:
         if isinstance(decided, Refusal) or not decided:
