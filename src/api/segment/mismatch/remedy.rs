@@ -116,10 +116,10 @@ fn commands_of(path: &Path, differences: &[&Difference]) -> Option<Vec<String>> 
     (limits.len() <= MAX_COMMANDS).then(|| commands.collect())
 }
 
-/// Quotes a word for the shell.
+/// Quotes a word for the shell, as limitctl quotes what it prints.
 fn quoted(word: &str) -> String {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-=:+,@%".contains(character);
-    if !word.is_empty() && word.chars().all(is_plain) {
+    if !word.is_empty() && !word.starts_with('-') && word.chars().all(is_plain) {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
@@ -138,5 +138,6 @@ mod tests {
         assert_eq!(quoted("it's"), r"'it'\''s'");
         assert_eq!(quoted(""), "''");
         assert_eq!(quoted("$(ls)"), "'$(ls)'");
+        assert_eq!(quoted("-rf"), "'-rf'");
     }
 }
