@@ -107,6 +107,7 @@ pub mod headers;
 pub mod layer;
 mod limit;
 mod message;
+mod mutex;
 mod order;
 pub mod pool;
 mod queue;

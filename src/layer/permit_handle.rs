@@ -1,6 +1,6 @@
 //! The permit of a request in one layer, for use by the service that handles it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -9,6 +9,7 @@ use super::held::Held;
 use crate::api::permit::Permit;
 use crate::api::set::limit_set::{LimitName, LimitSet};
 use crate::error::{Error, PermitError};
+use crate::mutex::lock;
 
 /// The permit of a request in one layer, found among its [`Permits`](super::Permits): to settle what the request has
 /// used, to debit a budget while it is answered, and to keep what is held beyond the response.
@@ -168,9 +169,4 @@ impl SharedPermit {
     pub(super) fn note_failure(&self) {
         lock(&self.0).note_failure();
     }
-}
-
-/// A panic under the lock leaves the permit intact: each of its operations happens completely or not at all.
-fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
-    held.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,6 +15,7 @@ const LAYERS: &[Layer] = &[
         modules: &[
             "callers_code",
             "message",
+            "mutex",
             "sorting",
             "units",
             "words",

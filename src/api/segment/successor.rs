@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use super::shared_segment::SharedSegment;
 use super::{Form, Segment};
 use crate::api::set::limit_set::LimitSet;
-use crate::api::wait::waiters::lock;
 use crate::error::{Error, RemovalCause};
+use crate::mutex::lock;
 use crate::shm::process::fork_identity::PerProcess;
 use crate::shm::time::clock::boot_nanos;
 

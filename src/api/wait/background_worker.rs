@@ -8,19 +8,20 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::task::Waker;
 use std::time::Duration;
 use std::{fmt, io};
 
 use super::unused_batches::UnusedBatches;
-use super::waiters::{NextStep, Queue, Waiter, Waiters, lock};
+use super::waiters::{NextStep, Queue, Waiter, Waiters};
 use crate::api::segment::shared_segment::SharedSegment;
 use crate::callers_code::contained;
 use crate::engine::{
     DeathNotice, Deaths, HoldReference, LockWait, Renewed, ShortestLease, UNWATCHED_SLICE, WATCHED_SLICE,
 };
 use crate::error::{Error, OpenError, SegmentError};
+use crate::mutex::{lock, unpoisoned};
 use crate::shm::file::region::Mapped;
 use crate::shm::process::background_thread;
 use crate::shm::process::fork_identity::PerProcess;
@@ -569,10 +570,7 @@ impl BackgroundWorker {
             Some(next) => Duration::from_nanos(next.saturating_sub(boot_nanos())),
             None => LINGER,
         };
-        let (mut work, _) = self
-            .changed
-            .wait_timeout(work, pause)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (mut work, _) = unpoisoned(self.changed.wait_timeout(work, pause));
         let has_work = !work.waiters.is_empty() || work.next_task().is_some();
         if !has_work {
             // Set under the same lock, so whoever adds a task after this starts another thread.

@@ -12,10 +12,12 @@ use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard};
 
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::mutex::{lock, try_lock};
 
 /// A number that a process shares with none of its ancestors. Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,17 +258,13 @@ impl<T: Clone + Default + Send> ProcessMutex<T> {
         let own = self
             .own
             .get_or(|parent| Mutex::new(parent.map(inherited).unwrap_or_default()))?;
-        Ok(own.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(lock(own))
     }
 }
 
 /// The contents of a mutex copied by a fork; the default value if it was locked.
 fn inherited<T: Clone + Default>(mutex: &Mutex<T>) -> T {
-    match mutex.try_lock() {
-        Ok(value) => value.clone(),
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone(),
-        Err(TryLockError::WouldBlock) => T::default(),
-    }
+    try_lock(mutex).map(|value| value.clone()).unwrap_or_default()
 }
 
 #[cfg(test)]

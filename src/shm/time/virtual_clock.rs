@@ -1,10 +1,11 @@
 //! Time that passes only when somebody waits for it, or moves it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::virtual_waits::{ServedBy, VirtualWaits};
+use crate::mutex::lock;
 use crate::shm::process::fork_identity::PerProcess;
 use crate::units::{LATEST_INSTANT, nanos_from_duration};
 
@@ -178,7 +179,7 @@ impl VirtualClock {
     /// `None` if the kernel cannot wipe a page on fork: then no segment can be opened either, and nobody waits.
     fn with_waits<T>(&self, act: impl FnOnce(&mut VirtualWaits) -> T) -> Option<T> {
         let waits = self.shared.waits.get().ok()?;
-        Some(act(&mut waits.lock().unwrap_or_else(PoisonError::into_inner)))
+        Some(act(&mut lock(waits)))
     }
 
     fn move_to(&self, instant: u64) {

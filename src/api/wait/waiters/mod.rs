@@ -5,13 +5,14 @@
 mod waiters_tests;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use crate::api::segment::shared_segment::SharedSegment;
 use crate::api::set::limit_set::LimitSet;
 use crate::callers_code::contained;
 use crate::engine::{LockWait, SHORT_WAIT, SetEngine, Waiting};
+use crate::mutex::{lock, try_lock};
 use crate::shm::wake::futex::FutexValue;
 use crate::shm::wake::wake_list::TicketPosition;
 
@@ -148,7 +149,7 @@ impl Waiter {
                 .is_some_and(|wait| self.shared.engine.needs_look(shard, &wait.waiting, now))
     }
 
-    /// Looks after the ticket without claiming anything, which is left to the future. With `queue_is_broken`, the
+    /// Looks after the ticket without collecting anything, which is left to the future. With `queue_is_broken`, the
     /// future is woken in any case, so that it meets the error itself.
     pub(crate) fn look(&self, now: u64, queue_is_broken: bool) -> NextStep {
         #[cfg(test)]
@@ -423,18 +424,4 @@ impl Waiters {
 /// Drops a waker, which runs the caller's code: a panic in it must not interrupt what is being done for a future.
 fn discard(waker: Option<Waker>) {
     contained(|| drop(waker));
-}
-
-/// Locks, ignoring poison: a thread that panicked while holding one of these locks left nothing half changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Like [`lock`], but `None` if another thread holds it.
-fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
