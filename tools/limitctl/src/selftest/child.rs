@@ -16,6 +16,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
+use crate::diagnosis::{Activity, activity};
 use crate::exit::Failure;
 
 /// Longer than anything here takes when it works.
@@ -122,8 +123,8 @@ impl Child {
     /// Waits until the child sleeps in the kernel.
     pub fn wait_until_it_sleeps(&self) -> Result<(), Failure> {
         eventually("a child sleeps", || {
-            let status = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-            Ok(status.contains(") S "))
+            let pid = self.pid.as_raw().unsigned_abs().into();
+            Ok(activity(pid) == Some(Activity::Other('S')))
         })
     }
 
