@@ -260,7 +260,7 @@ pub(crate) fn leave(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<
 }
 
 /// Frees a ticket that is out of the queue, granted or passed over.
-pub(crate) fn claim(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
+pub(crate) fn free_unlinked(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
     let TicketState { serial, phase } = state(queue, index);
     if index >= queue.capacity() || !matches!(phase, Phase::Granted | Phase::PassedOver) {
         return Err(Damaged);

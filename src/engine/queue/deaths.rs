@@ -120,16 +120,15 @@ impl SegmentEngine {
             deaths.next_look = now.saturating_add(UNWATCHED_SLICE);
             return;
         }
-        if now < deaths.next_look.max(waiting.began().saturating_add(SHORT_WAIT)) {
+        if now < deaths.next_look.max(waiting.began.saturating_add(SHORT_WAIT)) {
             return;
         }
         let futex = || {
-            ShardMemory::mapped_waiter_futex(self.region(), &shard.memory.geometry, waiting.ticket().index)
-                .ok()
+            ShardMemory::mapped_waiter_futex(self.region(), &shard.memory.geometry, waiting.ticket.index).ok()
         };
         let slice = match self.watch_owners(deaths, self.owners_before(shard, waiting), futex) {
             DeathNotice::Watched => {
-                waiting.set_slice(WATCHED_SLICE);
+                waiting.slice = WATCHED_SLICE;
                 WATCHED_SLICE
             }
             DeathNotice::DeadAlready => {
@@ -166,7 +165,7 @@ impl SegmentEngine {
         }
         let queue = QueueWords::reading(shard.memory);
         let mut owners = set_of(shard.holders());
-        let mut index = waiting.ticket().index;
+        let mut index = waiting.ticket.index;
         // Read without the lock, the links may lead anywhere, so the walk is bounded.
         for _ in 0..shard.memory.touched_tickets() {
             let Some(before) = queue::predecessor(&queue, index) else {

@@ -18,11 +18,10 @@ use crate::engine::terms::definition_bits::{DefinitionBits, TierIndex};
 use crate::engine::terms::own_capacities::LimitMask;
 use crate::error::Error;
 use crate::limit::Assessment;
-use crate::queue::{self, Phase};
+use crate::queue::{self, Phase, QueueEnd};
 use crate::shm::layout::places::{HoldReference, TicketPlace};
 use crate::shm::layout::records::WAIT_BUCKETS;
 use crate::shm::layout::row::Row;
-use crate::shm::layout::row_references::RowReferences;
 use crate::shm::lock::journal::Transaction;
 
 /// The lowest bit, in a ticket's `request`, of the definition under which it was granted.
@@ -79,10 +78,7 @@ impl<Rules> Shard<'_, Rules> {
     /// Whether nobody waits in the queue of a row.
     #[inline]
     pub(crate) fn has_no_waiters(&self, row: Row<'_>) -> bool {
-        match row.row_references() {
-            None => self.memory.control().queue_head.load(Ordering::Relaxed) == 0,
-            Some(row_references) => RowReferences(row_references.load(Ordering::Relaxed)).head() == 0,
-        }
+        self.memory.queue_end(row, QueueEnd::Head) == 0
     }
 
     /// Whether a request of a row's key would overtake nobody. In a set with overall limits, it may overtake anybody
@@ -435,7 +431,7 @@ impl<'a> LockedShard<'a> {
         blocked
     }
 
-    /// Frees a ticket that nobody will claim, gives back what it was granted, and adds one to `counter`.
+    /// Frees a ticket that nobody will collect, gives back what it was granted, and adds one to `counter`.
     pub(in crate::engine) fn take_back_ticket(
         &self,
         index: u64,
@@ -469,7 +465,7 @@ impl<'a> LockedShard<'a> {
                 if let Some(ticket) = place {
                     shard.row(ticket.row().index).unpin(queue.store);
                 }
-                queue::claim(queue, index)
+                queue::free_unlinked(queue, index)
             })?,
             Phase::Granted => {
                 let charged = place.map_or(0, |ticket| self.charged_for(ticket));
@@ -478,7 +474,7 @@ impl<'a> LockedShard<'a> {
                         self.undo_grant(queue.store, ticket);
                         shard.row(ticket.row().index).unpin(queue.store);
                     }
-                    queue::claim(queue, index)
+                    queue::free_unlinked(queue, index)
                 })?;
                 if let Some(ticket) = place {
                     self.correct_undone(ticket, charged);

@@ -2,10 +2,10 @@
 //!
 //! A process whose grant has lapsed, because it is stopped or its event loop is blocked, is *silent*: any of its
 //! tickets that it has not looked at since is passed over when its turn comes, instead of getting a grant that would
-//! have to lapse too. So a silent process delays those behind it by one grace period, however many tickets it has. A
+//! have to lapse too. So a silent process delays those behind it by `collect_within` once, however many tickets it has. A
 //! ticket that is passed over keeps its number, and is put back in that place when its owner looks.
 //!
-//! Every waiter looks at least once a second, or once a grace period if that is shorter, and then sleeps until the first
+//! Every waiter looks at least once a second, or once in `collect_within` if that is shorter, and then sleeps until the first
 //! grant lapses. So progress never depends on the process that got the grant.
 
 use std::sync::atomic::Ordering;
@@ -202,7 +202,7 @@ impl<'a> LockedShard<'a> {
             }
             queue.store.count(&control.timed_out, 1);
             self.shard.row(ticket.row().index).unpin(queue.store);
-            queue::claim(queue, index)
+            queue::free_unlinked(queue, index)
         })?;
         self.correct_undone(ticket, charged);
         if !is_over {

@@ -49,11 +49,6 @@ impl Waiting {
         self.began
     }
 
-    /// Sets how often to look for deaths ahead of it, in nanoseconds.
-    pub(in crate::engine) fn set_slice(&mut self, slice: u64) {
-        self.slice = slice;
-    }
-
     /// Notes that a process may have died: the dead are looked for at `instant` at the latest, and then once in every
     /// slice.
     pub(in crate::engine) fn look_for_the_dead(&mut self, instant: u64, slice: u64) {

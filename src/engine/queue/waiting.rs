@@ -1,4 +1,4 @@
-//! Waiting in the queue: taking a ticket, sleeping, looking, claiming what was granted, leaving.
+//! Waiting in the queue: taking a ticket, sleeping, looking, collecting what was granted, leaving.
 //!
 //! A sleeper looks when it is woken, when time alone would serve it, after a death that may let it be served, and
 //! once a second in any case: the process that should have woken it may have died before it could.
@@ -41,7 +41,7 @@ pub(crate) enum WaitBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LookedAtBy {
     Owner,
-    /// The thread that sleeps on behalf of its owner, and claims nothing.
+    /// The thread that sleeps on behalf of its owner, and collects nothing.
     Another,
 }
 
@@ -223,14 +223,14 @@ impl SegmentEngine {
                 }
                 WaitStart::Waiting(waiting) => waiting,
             };
-            began.get_or_insert(waiting.began());
+            began.get_or_insert(waiting.began);
             let mut ticket = OwnTicket::new(self, shard, waiting);
             let mut deaths = Deaths::default();
             loop {
                 if wait.goes_on() {
                     self.sleep(shard, &ticket.waiting);
                 }
-                // A grant is claimed at once; nothing else matters then.
+                // A grant is collected at once; nothing else matters then.
                 let is_decided = self.is_decided(shard, &ticket.waiting);
                 if !is_decided {
                     self.watch_for_deaths(shard, &mut ticket.waiting, &mut deaths);
@@ -273,7 +273,7 @@ impl SegmentEngine {
                 .is_none_or(|place| futex::value(place.waiter_futex()) != waiting.seen)
     }
 
-    /// Looks at a ticket on behalf of its owner, without claiming what it was granted. Returns whether the owner
+    /// Looks at a ticket on behalf of its owner, without collecting what it was granted. Returns whether the owner
     /// should look.
     pub(crate) fn look_after(
         &self,
@@ -296,7 +296,7 @@ impl SegmentEngine {
         Ok(false)
     }
 
-    /// Looks at a ticket: claims what it was granted, or serves the head of its queue, and says whether to go on
+    /// Looks at a ticket: collects what it was granted, or serves the head of its queue, and says whether to go on
     /// waiting. After an error the ticket is given up.
     pub(crate) fn look(
         &self,
@@ -337,7 +337,7 @@ impl SegmentEngine {
             Turn::Lost if is_expired => return locked.refuse_late(target.key, costs, decision),
             Turn::Lost => return Ok(PollResult::Lost),
             Turn::Granted => {
-                locked.claim(costs, decision, waiting)?;
+                locked.collect(costs, decision, waiting)?;
                 drop(locked);
                 probes::granted::fire(|| {
                     let waited = self.wait_nanos().saturating_sub(waiting.began);
@@ -362,7 +362,7 @@ impl SegmentEngine {
         Ok(PollResult::Waiting)
     }
 
-    /// Leaves the queue before time is up, or gives back what was granted and not claimed. If this process cannot get
+    /// Leaves the queue before time is up, or gives back what was granted and not collected. If this process cannot get
     /// the lock soon, the next one to take it does this.
     pub(crate) fn cancel(&self, shard: Shard<'_>, waiting: &Waiting) {
         self.end_sleep(shard, waiting);
@@ -468,8 +468,13 @@ impl LockedShard<'_> {
         })
     }
 
-    /// Claims what a ticket was granted, frees the ticket, and serves the next.
-    fn claim(&mut self, costs: &Costs, decision: &mut Decision, waiting: &Waiting) -> Result<(), Box<Error>> {
+    /// Collects what a ticket was granted, frees the ticket, and serves the next.
+    fn collect(
+        &mut self,
+        costs: &Costs,
+        decision: &mut Decision,
+        waiting: &Waiting,
+    ) -> Result<(), Box<Error>> {
         let shard = self.shard;
         let index = waiting.ticket.index;
         let Some(place) = shard.memory.ticket(index) else {
@@ -496,11 +501,11 @@ impl LockedShard<'_> {
         by_row.note_own_capacities(row, costs, decision);
         self.change_queue(None, |queue| {
             row.unpin(queue.store);
-            queue::claim(queue, index)
+            queue::free_unlinked(queue, index)
         })?;
         self.keep_label(decision, costs);
         self.cancel_wake(place);
-        // The claim stands, whatever is wrong with the queue; the next operation reports that.
+        // What was collected stays so, whatever is wrong with the queue; the next operation reports that.
         let _ = self.serve_next(row.index);
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::error::Error;
 use crate::queue::{Damaged, Queue, QueueEnd, QueueMut, TableWord, TicketWord};
+use crate::shm::layout::row::Row;
 use crate::shm::layout::row_references::RowReferences;
 use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::Transaction;
@@ -33,6 +34,18 @@ impl<'a, S: Store> QueueWords<'a, S> {
 }
 
 impl ShardMemory {
+    /// The ticket at an end of a row's queue; 0 if nobody waits there.
+    #[inline(always)]
+    pub(in crate::engine) fn queue_end(&self, row: Row<'_>, end: QueueEnd) -> u64 {
+        let references = |word: &AtomicU64| RowReferences(word.load(Ordering::Relaxed));
+        match (row.row_references(), end) {
+            (None, QueueEnd::Head) => self.control().queue_head.load(Ordering::Relaxed),
+            (None, QueueEnd::Tail) => self.control().queue_tail.load(Ordering::Relaxed),
+            (Some(word), QueueEnd::Head) => references(word).head(),
+            (Some(word), QueueEnd::Tail) => references(word).tail(),
+        }
+    }
+
     fn table_word(&self, word: TableWord) -> &AtomicU64 {
         let control = self.control();
         match word {
@@ -113,19 +126,8 @@ impl<S> Queue for QueueWords<'_, S> {
     }
 
     fn load_end(&self, queue: u64, end: QueueEnd) -> u64 {
-        let Some(row) = self.memory.row(queue) else {
-            return 0;
-        };
-        match (row.row_references(), end) {
-            (None, QueueEnd::Head) => self.memory.control().queue_head.load(Ordering::Relaxed),
-            (None, QueueEnd::Tail) => self.memory.control().queue_tail.load(Ordering::Relaxed),
-            (Some(row_references), QueueEnd::Head) => {
-                RowReferences(row_references.load(Ordering::Relaxed)).head()
-            }
-            (Some(row_references), QueueEnd::Tail) => {
-                RowReferences(row_references.load(Ordering::Relaxed)).tail()
-            }
-        }
+        let row = self.memory.row(queue);
+        row.map_or(0, |row| self.memory.queue_end(row, end))
     }
 
     fn load(&self, word: TableWord) -> u64 {

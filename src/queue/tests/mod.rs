@@ -102,7 +102,7 @@ enum Step {
     Enqueue(u64),
     GrantHead(u64),
     Leave(u64, usize),
-    Claim(usize),
+    Free(usize),
     PassOver(u64),
     Lapse(usize),
     Resume(usize),
@@ -114,7 +114,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (0..QUEUES as u64).prop_map(Step::Enqueue),
         2 => (0..QUEUES as u64).prop_map(Step::GrantHead),
         2 => (0..QUEUES as u64, 0..8_usize).prop_map(|(queue, nth)| Step::Leave(queue, nth)),
-        2 => (0..8_usize).prop_map(Step::Claim),
+        2 => (0..8_usize).prop_map(Step::Free),
         1 => (0..QUEUES as u64).prop_map(Step::PassOver),
         1 => (0..8_usize).prop_map(Step::Lapse),
         2 => (0..8_usize).prop_map(Step::Resume),
@@ -158,9 +158,9 @@ proptest! {
                         prop_assert_eq!(leave(&mut queue, ticket.index), Ok(()));
                     }
                 }
-                Step::Claim(nth) if nth < granted.len() => {
+                Step::Free(nth) if nth < granted.len() => {
                     let ticket = granted.remove(nth);
-                    prop_assert_eq!(claim(&mut queue, ticket.index), Ok(()));
+                    prop_assert_eq!(free_unlinked(&mut queue, ticket.index), Ok(()));
                 }
                 Step::Rebuild => rebuild(&mut queue),
                 Step::PassOver(own_queue) => {
@@ -181,7 +181,7 @@ proptest! {
                     let place = waiting.partition_point(|other| other.serial < ticket.serial);
                     waiting.insert(place, ticket);
                 }
-                Step::Claim(_) | Step::Lapse(_) | Step::Resume(_) => {}
+                Step::Free(_) | Step::Lapse(_) | Step::Resume(_) => {}
             }
             prop_assert!(is_consistent(&queue));
             let waiting: usize = queues.iter().map(VecDeque::len).sum();
@@ -215,7 +215,7 @@ proptest! {
         }
         for index in 0..6 {
             let _ = leave(&mut queue.clone(), index);
-            let _ = claim(&mut queue.clone(), index);
+            let _ = free_unlinked(&mut queue.clone(), index);
             let _ = pass_over(&mut queue.clone(), index);
             let _ = lapse(&mut queue.clone(), index);
             let _ = resume(&mut queue.clone(), index);

@@ -333,7 +333,7 @@ shared_records! {
         queued_high_water: AtomicU64,
         /// Requests that waited and were refused when their time was up.
         timed_out: AtomicU64,
-        /// Requests that were given up while they waited, or before their grant was claimed.
+        /// Requests that were given up while they waited, or before their grant was collected.
         cancelled: AtomicU64,
         /// Whether holds and tickets were given back without the lock, and where to search for them, packed. The
         /// lowest bit is set without the lock. Never journalled.

@@ -7,7 +7,7 @@
 /// |---|---|
 /// | 0 to 19 | the ticket to be served next, plus one; zero if nobody waits |
 /// | 20 to 39 | the ticket that came last, plus one |
-/// | 40 to 63 | holds, and tickets that were granted and not claimed |
+/// | 40 to 63 | holds, and tickets that were granted and not collected |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RowReferences(pub(crate) u64);
 

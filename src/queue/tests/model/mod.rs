@@ -57,12 +57,12 @@ enum Granularity {
 /// A deliberate mistake, to show that the model would find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
-    ClaimsWhatLapsed,
+    CollectsWhatLapsed,
     LapseKeepsWhatWasTaken,
     NothingLapses,
     ChangeBeforeCount,
-    ClaimLosesTheWakeOfAnother,
-    ClaimServesNone,
+    CollectingLosesTheWakeOfAnother,
+    CollectingServesNone,
     CountBeforeEntry,
     GrantReadsItsOwnerTwice,
     GrantsWhoseTimeIsUp,
@@ -457,10 +457,10 @@ fn grants_that_do_not_lapse_or_lapse_in_part_are_found() {
 }
 
 #[test]
-fn a_claim_of_what_lapsed_is_found() {
+fn collecting_what_lapsed_is_found() {
     let bounds = Bounds::new(1, &[ONCE, ONCE, ONCE]).by_section().stops();
     is_found(
-        Mistake::ClaimsWhatLapsed,
+        Mistake::CollectsWhatLapsed,
         bounds,
         "what a living process holds was given back",
     );
@@ -480,8 +480,8 @@ fn a_request_that_overtakes_the_queue_is_found() {
 fn leaving_without_serving_the_next_is_found() {
     let release = Bounds::new(1, &[ONCE, ONCE]);
     is_found(Mistake::ReleaseServesNone, release, IDLE);
-    let claim = Bounds::new(2, &[BOTH_AT_ONCE, ONCE, ONCE]).by_section();
-    is_found(Mistake::ClaimServesNone, claim, IDLE);
+    let collecting = Bounds::new(2, &[BOTH_AT_ONCE, ONCE, ONCE]).by_section();
+    is_found(Mistake::CollectingServesNone, collecting, IDLE);
     let leave = Bounds::new(2, &[ONCE, in_time(BOTH_AT_ONCE), ONCE]).by_section();
     is_found(Mistake::LeaverServesNone, leave, IDLE);
     let look = Bounds::rate(1, &[SPEND, SPEND]);
@@ -495,9 +495,9 @@ fn a_new_head_that_is_not_told_how_long_it_has_to_wait_is_found() {
 }
 
 #[test]
-fn a_claim_that_loses_the_wake_of_another_is_found() {
+fn collecting_that_loses_the_wake_of_another_is_found() {
     let bounds = Bounds::new(2, &[BOTH_AT_ONCE, ONCE, ONCE]).by_section().deaths(1);
-    is_found(Mistake::ClaimLosesTheWakeOfAnother, bounds, NOT_WOKEN);
+    is_found(Mistake::CollectingLosesTheWakeOfAnother, bounds, NOT_WOKEN);
 }
 
 #[test]

@@ -310,7 +310,7 @@ impl<'a> Section<'a> {
                 self.undo_grant(index);
             }
             let lapsed = if is_over {
-                queue::claim(&mut Journalled(self), index)
+                queue::free_unlinked(&mut Journalled(self), index)
             } else {
                 queue::lapse(&mut Journalled(self), index)
             };
@@ -483,8 +483,8 @@ impl<'a> Section<'a> {
             return self.lost(time_is_up);
         }
         if queue::state(&self.memory, index).phase == Phase::PassedOver {
-            if self.has(Mistake::ClaimsWhatLapsed) {
-                return self.claim(ticket);
+            if self.has(Mistake::CollectsWhatLapsed) {
+                return self.collect(ticket);
             }
             if time_is_up {
                 self.take_back_ticket(index);
@@ -498,7 +498,7 @@ impl<'a> Section<'a> {
             served = self.serve_head();
         }
         match queue::state(&self.memory, index).phase {
-            Phase::Granted => return self.claim(ticket),
+            Phase::Granted => return self.collect(ticket),
             // It was passed over while another had its turn; it is back in its place now.
             Phase::PassedOver => self.resume(index),
             // Its time was up, by the queue's clock.
@@ -536,20 +536,20 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn claim(&mut self, ticket: Ticket) -> Outcome {
+    fn collect(&mut self, ticket: Ticket) -> Outcome {
         let index = u64::from(ticket.index);
         let hold = self.granted_hold(index);
-        if queue::claim(&mut Journalled(self), index).is_err() {
+        if queue::free_unlinked(&mut Journalled(self), index).is_err() {
             self.forbid("the queue is damaged");
         }
         self.commit();
         let is_own = self
             .pending_wake
             .is_some_and(|pending_wake| pending_wake.ticket == ticket.index);
-        if is_own || self.has(Mistake::ClaimLosesTheWakeOfAnother) {
+        if is_own || self.has(Mistake::CollectingLosesTheWakeOfAnother) {
             self.pending_wake = None;
         }
-        if !self.has(Mistake::ClaimServesNone) {
+        if !self.has(Mistake::CollectingServesNone) {
             self.serve_next();
         }
         Outcome::Admitted(hold)
@@ -599,10 +599,10 @@ impl<'a> Section<'a> {
         let outcome = match queue::state(&self.memory, index).phase {
             Phase::Free => Ok(()),
             Phase::Waiting => queue::leave(&mut Journalled(self), index),
-            Phase::PassedOver => queue::claim(&mut Journalled(self), index),
+            Phase::PassedOver => queue::free_unlinked(&mut Journalled(self), index),
             Phase::Granted => {
                 self.undo_grant(index);
-                queue::claim(&mut Journalled(self), index)
+                queue::free_unlinked(&mut Journalled(self), index)
             }
         };
         if outcome.is_err() {
