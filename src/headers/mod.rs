@@ -47,7 +47,7 @@
 //!   the time of the decision.
 //! - [Changed](crate::Segment::apply) limits are described in their current form, and those of a key as in its
 //!   [tier](crate::Tier); for a request that could never be met, as they are declared.
-//! - Rate limits and budgets are described only in a unit that clients know: see [`PolicyHeaders::with_quota_unit`].
+//! - Rate limits and budgets are described only in a unit that clients know: see [`PolicyHeaders::quota_unit`].
 //! - The key is not named (the draft's `pk`), because a key may be a secret and fields end up in logs.
 //! - Names may contain bytes that a header field may not. All bytes except printable ASCII, as well as the percent
 //!   sign, are percent-encoded, also in `violated-policies`, so that names are equal wherever they are read.
@@ -62,7 +62,7 @@
 //! |---|---|---|
 //! | 429 | a limit of any kind refused, or can never admit so much | problem details of type [quota-exceeded], with `violated-policies` |
 //! | 400 | the set is keyed, and the request names no key, several, or an invalid one | problem details |
-//! | 503 | no limit refused, but there is no room to hold or queue the request, or for another key; or the upstream is [throttled](crate::Permit::throttled) | problem details |
+//! | 503 | no limit refused, but there is no room to hold or queue the request, or for another key; or the upstream is [throttled](crate::Permit::throttled); or nothing is leased yet of a limit that [hosts share](crate::Limit::fleet), or their store is out | problem details |
 //! | 500 | the limits could not be asked | problem details, which do not say why |
 //!
 //! A new key for which the table has no room gets 503: it has not used anything, so 429 would be wrong.

@@ -57,7 +57,7 @@ impl PolicyHeaders {
     /// Adds a prefix to the names of limits wherever clients read them: for services with several sets whose limits
     /// have the same name, which clients would mistake for one.
     #[must_use]
-    pub fn with_prefix(self, prefix: impl Into<String>) -> Self {
+    pub fn policy_prefix(self, prefix: impl Into<String>) -> Self {
         let prefix = prefix.into();
         Self::in_words(
             &self.set,
@@ -72,7 +72,7 @@ impl PolicyHeaders {
     /// such a limit is left out of both fields, because a client would take its units for requests. Limits of other
     /// kinds have their own units and ignore this, as does a set without a limit of that name.
     #[must_use]
-    pub fn with_quota_unit(self, limit: impl Into<String>, unit: impl Into<String>) -> Self {
+    pub fn quota_unit(self, limit: impl Into<String>, unit: impl Into<String>) -> Self {
         let mut wording = self.wording;
         wording.units.insert(limit.into(), unit.into());
         Self::in_words(&self.set, wording)

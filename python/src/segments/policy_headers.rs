@@ -71,11 +71,9 @@ impl PolicyHeaders {
         prefix: &str,
     ) -> PyResult<Self> {
         let advertise: Advertise = chosen("advertise", advertise)?;
-        let headers = shmlimit::headers::PolicyHeaders::new(&limits.get().of_set().set).with_prefix(prefix);
+        let headers = shmlimit::headers::PolicyHeaders::new(&limits.get().of_set().set).policy_prefix(prefix);
         let units = quota_units.into_iter().flatten();
-        let headers = units.fold(headers, |headers, (limit, unit)| {
-            headers.with_quota_unit(limit, unit)
-        });
+        let headers = units.fold(headers, |headers, (limit, unit)| headers.quota_unit(limit, unit));
         Ok(Self { headers, advertise })
     }
 

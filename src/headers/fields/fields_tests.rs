@@ -136,7 +136,7 @@ fn a_cost_is_not_described_as_a_number_of_requests() {
     let first = standing(&headers, permit.verdicts());
     assert_eq!(first.expect("requests"), r#""requests";r=9;t=6"#);
 
-    let headers = headers.with_quota_unit("tokens", "content-bytes");
+    let headers = headers.quota_unit("tokens", "content-bytes");
     let field = promised(&headers).expect("two limits");
     let expected = concat!(
         r#""tokens";q=10000;qu="content-bytes";w=60, "#,
@@ -175,7 +175,7 @@ fn a_prefix_stands_before_every_name() {
         Limit::calls("requests", 1, MINUTE),
         Limit::rate("tokens", 9, MINUTE),
     ]);
-    let headers = PolicyHeaders::new(&set).with_prefix("search.");
+    let headers = PolicyHeaders::new(&set).policy_prefix("search.");
     let field = promised(&headers).expect("one limit");
     assert_eq!(field, r#""search.requests";q=1;w=60"#);
     let violated = |limit| headers.never_admissible(limit, Advertise::Never).body;
@@ -282,7 +282,7 @@ fn clients_read_the_quota_of_their_tier() {
         .add_tier(Tier::new("gold").capacity("requests", 100).burst("requests", 20));
     let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(api));
     let set = segment.expect("a segment").set("api").expect("declared");
-    set.assign("rich", "gold").expect("a tier");
+    set.key("rich").expect("keyed").assign("gold").expect("a tier");
     let headers = PolicyHeaders::new(&set);
     for (key, expected) in [
         ("rich", r#""requests";q=100;w=60;shmlimit-burst=20"#),

@@ -288,7 +288,7 @@ impl Demand {
         let set = &self.set;
         let index = set.resolve(&limit)?;
         if let Some(name) = index.and_then(|index| set.limits().nth(index)) {
-            self.headers = Arc::new(Arc::unwrap_or_clone(self.headers).with_quota_unit(name, unit));
+            self.headers = Arc::new(Arc::unwrap_or_clone(self.headers).quota_unit(name, unit));
         }
         Ok(self)
     }
@@ -296,7 +296,7 @@ impl Demand {
     /// A prefix for the names of limits wherever clients read them; none by default. For services with several sets
     /// whose limits have the same name, which clients would mistake for one.
     pub fn policy_prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.headers = Arc::new(Arc::unwrap_or_clone(self.headers).with_prefix(prefix));
+        self.headers = Arc::new(Arc::unwrap_or_clone(self.headers).policy_prefix(prefix));
         self
     }
 
