@@ -153,10 +153,10 @@ impl Refresher {
         observer: impl Fn(&StoreEvent<'_>) + Send + 'static,
     ) -> Result<Self, RefresherError> {
         let shared = Arc::<Shared>::default();
-        let fleet = segment.fleet();
-        let options = fleet.options()?.ok_or(RefresherError::NoStore)?;
+        let declaration = segment.declaration_in_force()?;
+        let options = declaration.fleet_options().ok_or(RefresherError::NoStore)?;
         let mut work = Work {
-            fleet,
+            fleet: segment.fleet(),
             credentials,
             timeouts,
             stores: Vec::new(),

@@ -1,6 +1,5 @@
 //! What an admitted request holds.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -486,11 +485,6 @@ impl<'a> Permit<'a> {
     /// numbers below the greatest it has seen.
     pub fn fencing_number(&self) -> Option<u64> {
         self.decision.hold().map(|hold| hold.serial.get())
-    }
-
-    /// The set's declared metadata, such as region, endpoint or account.
-    pub fn metadata(&self) -> &BTreeMap<String, String> {
-        self.set.metadata()
     }
 
     /// The units taken from each limit, by name.

@@ -128,7 +128,7 @@ fn a_permit_carries_the_metadata_of_the_set_that_was_chosen() {
     let pool = LimitPool::new(sets, PoolStrategy::RoundRobin).expect("two segments");
     for _ in 0..4 {
         let (index, permit) = admitted(pool.request().try_acquire().expect("works"));
-        assert_eq!(permit.metadata()["region"], regions[index]);
+        assert_eq!(permit.set().metadata()["region"], regions[index]);
         assert_eq!(
             pool.get(index).expect("a member").metadata()["region"],
             regions[index]
@@ -199,7 +199,7 @@ fn where_all_refuse_each_was_asked_once_and_the_shortest_wait_is_the_answer() {
     let before = refusals(&pool, &segment);
     let (index, refusal) = refused(request.try_acquire().expect("works"));
     assert_eq!(index, 1);
-    assert!(refusal.retry_after().expect("time heals it") <= HOUR);
+    assert!(refusal.retry_after().expect("a retry time") <= HOUR);
     let after = refusals(&pool, &segment);
     let asked: Vec<u64> = after
         .iter()

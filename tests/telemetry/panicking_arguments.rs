@@ -148,8 +148,18 @@ fn keys_that_panic_leave_nothing_taken() {
             drop(request.check_many(&[Touchy, Touchy]));
         }),
         ("assign", |scene| {
-            scene.set.assign(Touchy, "large").expect("declared");
-            scene.set.assign(Touchy, "default").expect("declared");
+            scene
+                .set
+                .key(Touchy)
+                .expect("keyed")
+                .assign("large")
+                .expect("declared");
+            scene
+                .set
+                .key(Touchy)
+                .expect("keyed")
+                .assign("default")
+                .expect("declared");
         }),
         ("key_snapshots", |scene| {
             let permit = expect_permit(of_key(scene).try_acquire());

@@ -53,7 +53,7 @@ fn each_key_is_limited_by_its_tier() {
     let scene = Scene::new(plans());
     let set = scene.set();
     assert_eq!(set.tiers().collect::<Vec<_>>(), ["default", "gold", "free"]);
-    set.assign("rich", "gold").expect("a tier");
+    set.key("rich").expect("keyed").assign("gold").expect("a tier");
     set.key("poor").expect("keyed").assign("free").expect("a tier");
     for (key, tier, max) in [
         ("rich", "gold", 100),
@@ -186,7 +186,15 @@ fn a_tier_that_there_is_not_is_an_error_that_names_those_there_are() {
         "silver".to_owned(),
         ["default", "gold", "free"].map(str::to_owned).to_vec(),
     );
-    assert_eq!(unknown(set.assign("a", "silver").expect_err("unknown")), expected);
+    assert_eq!(
+        unknown(
+            set.key("a")
+                .expect("keyed")
+                .assign("silver")
+                .expect_err("unknown")
+        ),
+        expected
+    );
     assert_eq!(
         unknown(set.request().with_tier("silver").expect_err("unknown")),
         expected
@@ -194,10 +202,13 @@ fn a_tier_that_there_is_not_is_an_error_that_names_those_there_are() {
     let without = Scene::new(keyed(10).add_limit(Limit::calls("requests", 1, MINUTE)));
     let set = without.set();
     assert!(matches!(
-        set.assign("a", "gold"),
+        set.key("a").expect("keyed").assign("gold"),
         Err(Error::Request(RequestError::UnknownTier { .. }))
     ));
-    set.assign("a", "default").expect("always there");
+    set.key("a")
+        .expect("keyed")
+        .assign("default")
+        .expect("always there");
     assert!(set.request().with_tier("default").is_ok());
 }
 
@@ -205,7 +216,7 @@ fn a_tier_that_there_is_not_is_an_error_that_names_those_there_are() {
 fn keys_are_shown_with_their_tiers_and_its_limits() {
     let scene = Scene::new(plans());
     let set = scene.set();
-    set.assign("rich", "gold").expect("a tier");
+    set.key("rich").expect("keyed").assign("gold").expect("a tier");
     let free = set.request().with_tier("free").expect("a tier");
     drop(
         free.for_key("poor")
@@ -223,7 +234,7 @@ fn keys_are_shown_with_their_tiers_and_its_limits() {
     };
     assert_eq!(show("rich"), (Some("gold".to_owned()), true, Some(100)));
     assert_eq!(show("poor"), (Some("free".to_owned()), false, Some(2)));
-    set.assign("rich", "default").expect("a tier");
+    set.key("rich").expect("keyed").assign("default").expect("a tier");
     assert_eq!(show("rich"), (None, false, Some(10)));
 }
 
@@ -231,7 +242,7 @@ fn keys_are_shown_with_their_tiers_and_its_limits() {
 fn a_reset_replenishes_a_key_and_leaves_it_in_its_tier() {
     let scene = Scene::new(plans());
     let set = scene.set();
-    set.assign("rich", "gold").expect("a tier");
+    set.key("rich").expect("keyed").assign("gold").expect("a tier");
     for reset in [0, 1] {
         assert_eq!(admitted(&set, "rich"), 100);
         let key = set.key("rich").expect("keyed");

@@ -272,7 +272,11 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut sets = (twins.scene.set(), twins.beside.set());
     let others = twins.scene.set();
     if !twins.has_overrides {
-        others.assign("neighbour", "two").expect("a tier");
+        others
+            .key("neighbour")
+            .expect("keyed")
+            .assign("two")
+            .expect("a tier");
     }
     let permits: RefCell<Vec<(Permit<'static>, Permit<'static>)>> = RefCell::default();
     // A key without a row would begin in its tier with everything.
@@ -473,7 +477,7 @@ fn a_definition_that_changes_migrates_each_key_by_its_tier() {
     };
     let scene = Scene::new(of(10, 20));
     let set = scene.set();
-    set.assign("rich", "gold").expect("a tier");
+    set.key("rich").expect("keyed").assign("gold").expect("a tier");
     let spend = |key: &str, units| {
         let request = set.request().with("requests", units).expect("declared");
         assert!(is_admitted(&request, key));
@@ -509,7 +513,7 @@ fn a_definition_that_changes_migrates_each_key_by_its_tier() {
 fn a_tier_can_be_added_to_others_while_the_segment_is_in_use() {
     let scene = Scene::new(plans());
     let (set, other) = (scene.set(), scene.other());
-    set.assign("a", "gold").expect("a tier");
+    set.key("a").expect("keyed").assign("gold").expect("a tier");
     let more = plans().add_tier(Tier::new("platinum").capacity("requests", 1_000));
     other
         .apply(&crate::scene::declaration().add_set(more))
@@ -519,7 +523,10 @@ fn a_tier_can_be_added_to_others_while_the_segment_is_in_use() {
         ["default", "gold", "free"],
         "not heard of yet"
     );
-    set.assign("b", "platinum").expect("it asks what is in force");
+    set.key("b")
+        .expect("keyed")
+        .assign("platinum")
+        .expect("it asks what is in force");
     assert_eq!(set.tiers().last(), Some("platinum"));
     let tier = |key: &str| set.key(key).expect("keyed").tier().expect("no error");
     assert_eq!((tier("a"), tier("b")), ("gold".to_owned(), "platinum".to_owned()));

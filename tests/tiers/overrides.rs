@@ -294,7 +294,7 @@ fn what_no_key_admits_by_the_definition_is_an_error_before_any_is_charged() {
         cost(21).check_many(&["a", "b"]),
         Err(Error::Request(RequestError::NeverAdmissible { cost: 21, .. }))
     ));
-    set.assign("b", "large").expect("a tier");
+    set.key("b").expect("keyed").assign("large").expect("a tier");
     let answers = cost(11).check_many(&["a", "b"]).expect("another tier admits it");
     assert_eq!(
         [false, true],

@@ -19,18 +19,23 @@ fn an_assigned_key_keeps_its_row_until_it_is_assigned_to_the_default() {
     let scene = Scene::new(small(WhenFull::Refuse));
     let set = scene.set();
     for key in 0..ROWS {
-        set.assign(key.to_string(), "gold").expect("a row");
+        set.key(key.to_string())
+            .expect("keyed")
+            .assign("gold")
+            .expect("a row");
     }
     scene.pass(MINUTE);
     assert!(!is_admitted(&set.request(), "new"));
     assert!(matches!(
-        set.assign("new", "gold"),
+        set.key("new").expect("keyed").assign("gold"),
         Err(Error::Change(ChangeError::TableFull { .. }))
     ));
-    set.assign("new", "default")
+    set.key("new")
+        .expect("keyed")
+        .assign("default")
         .expect("which it is in without a row");
     assert_eq!(set.table_usage().expect("keyed").used, ROWS as u64);
-    set.assign("7", "default").expect("a row");
+    set.key("7").expect("keyed").assign("default").expect("a row");
     assert!(is_admitted(&set.request(), "new"));
     assert_eq!(set.key("8").expect("keyed").tier().expect("no error"), "gold");
 }
@@ -105,7 +110,10 @@ fn a_key_that_is_evicted_begins_again_in_the_default() {
         let scene = Scene::new(small(when_full));
         let set = scene.set();
         for key in 0..ROWS {
-            set.assign(key.to_string(), "gold").expect("a row");
+            set.key(key.to_string())
+                .expect("keyed")
+                .assign("gold")
+                .expect("a row");
             scene.pass(Duration::from_nanos(1));
         }
         scene.pass(MINUTE);

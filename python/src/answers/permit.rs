@@ -565,7 +565,7 @@ impl PermitMethods {
     #[getter]
     fn metadata<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let permit = Permit::of_object(this)?;
-        Ok(permit.metadata().into_pyobject(this.py())?.into_any())
+        Ok(permit.set().metadata().into_pyobject(this.py())?.into_any())
     }
 
     /// How much was taken of each limit.

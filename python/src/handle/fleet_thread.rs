@@ -37,7 +37,10 @@ impl FleetThread {
     /// Starts the thread if the segment has a store. A failure to start is logged and kept as its problem, but is not
     /// an error: requests are still decided by what is leased.
     pub fn start(py: Python<'_>, segment: &shmlimit::Segment) -> PyResult<Option<Arc<Self>>> {
-        if matches!(segment.fleet().options(), Ok(None)) {
+        if segment
+            .declaration_in_force()
+            .is_ok_and(|it| it.fleet_options().is_none())
+        {
             return Ok(None);
         }
         let started = py.detach(|| start(segment));

@@ -116,16 +116,6 @@ impl Fleet {
         })
     }
 
-    /// Where the store is and what this host is called, as currently in force; `None` if the segment was declared
-    /// without a fleet. For a directory whose files differ, those of the first file that has a fleet.
-    ///
-    /// # Errors
-    ///
-    /// [`SegmentError::Damaged`](crate::SegmentError::Damaged) if a definition cannot be read.
-    pub fn options(&self) -> Result<Option<FleetOptions>, Error> {
-        Ok(self.segment.declaration_in_force()?.fleet_options().cloned())
-    }
-
     /// The URL of each store that is declared: more than one only if files of a directory differ.
     ///
     /// # Errors

@@ -15,15 +15,6 @@ impl LimitSet {
         std::iter::once(DEFAULT_TIER).chain(tiers.iter().map(|tier| tier.name.as_str()))
     }
 
-    /// Assigns one key to a tier: see [`Key::assign`].
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Key::assign`] and [`key`](Self::key).
-    pub fn assign(&self, key: impl AsRef<[u8]>, tier: impl AsRef<str>) -> Result<(), Error> {
-        self.key(key)?.assign(tier)
-    }
-
     /// The index of the tier called `name`.
     fn tier_index(&self, name: &str) -> Result<TierIndex, Error> {
         if name == DEFAULT_TIER {

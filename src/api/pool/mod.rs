@@ -41,7 +41,7 @@ use pool_strategy::{Order, Position};
 /// let chosen = request.try_acquire()?;
 /// assert!(chosen.index < pool.len());
 /// match chosen.outcome.into_result() {
-///     Ok(permit) => call(&permit.metadata()["endpoint"]),
+///     Ok(permit) => call(&permit.set().metadata()["endpoint"]),
 ///     Err(refusal) => println!("neither region has room: {refusal}"),
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -62,7 +62,7 @@ pub struct LimitPool {
 pub struct Chosen<'a> {
     /// The set that answered, by its position in the pool.
     pub index: usize,
-    /// Its answer. A permit carries the [metadata](crate::Permit::metadata) of its set.
+    /// Its answer. A permit carries the [metadata](crate::LimitSet::metadata) of its set.
     pub outcome: Outcome<'a>,
 }
 

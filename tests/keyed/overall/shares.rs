@@ -75,7 +75,7 @@ fn a_tenant_with_forty_requests_does_not_keep_the_next_one_waiting() {
 fn keys_are_served_by_the_weights_of_their_tiers() {
     let set = keyed().add_limit(hourly(1)).add_tier(Tier::new("gold").weight(3));
     let (_directory, segment, set) = create(set);
-    set.assign("golden", "gold").expect("a tier");
+    set.key("golden").expect("keyed").assign("gold").expect("a tier");
     use_up(&set, 1);
     let keys: Vec<_> = (0..40).map(|at| (["golden", "plain"][at % 2], 1)).collect();
     let served = served_in_turn(&segment, &set, &keys);
@@ -142,7 +142,7 @@ fn a_key_is_charged_for_the_places_that_it_holds_though_it_is_reset_meanwhile() 
 #[test]
 fn a_key_is_charged_for_the_places_that_it_holds_though_its_tier_changes_meanwhile() {
     assert!(!is_first_after_holding_for_long(|set| {
-        set.assign("holder", "gold").expect("a tier");
+        set.key("holder").expect("keyed").assign("gold").expect("a tier");
     }));
 }
 

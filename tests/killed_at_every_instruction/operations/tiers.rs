@@ -67,7 +67,7 @@ fn request_in_another_tier(victim: &Victim) {
 fn settle_after_a_change(victim: &Victim) {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 20));
-    set.assign(KEY, "gold").expect("a tier");
+    set.key(KEY).expect("keyed").assign("gold").expect("a tier");
     let tokens = set.limit_index("tokens").expect("declared");
     victim.begins();
     let settled = permit.settle([(tokens, 5)]).is_ok();
@@ -77,7 +77,7 @@ fn settle_after_a_change(victim: &Victim) {
 
 fn reset_a_key(victim: &Victim) {
     let set = victim.set();
-    set.assign(KEY, "gold").expect("a tier");
+    set.key(KEY).expect("keyed").assign("gold").expect("a tier");
     let _held = admitted(&set, &everything(&set, 1));
     let key = set.key(KEY).expect("keyed");
     victim.begins();
@@ -90,7 +90,10 @@ fn reset_a_key(victim: &Victim) {
 fn evict_an_assigned_key(victim: &Victim) {
     let set = victim.set();
     for number in 0..32 {
-        set.assign(format!("other {number}"), "gold").expect("a row");
+        set.key(format!("other {number}"))
+            .expect("keyed")
+            .assign("gold")
+            .expect("a row");
     }
     request_in_a_tier(victim);
 }

@@ -9,7 +9,10 @@ use crate::output;
 /// cannot ask, that is reported but is no failure: another process may ask, and what is already leased can be taken
 /// anyway.
 pub fn ask_while_running(segment: &Segment) {
-    if matches!(segment.fleet().options(), Ok(None)) {
+    if segment
+        .declaration_in_force()
+        .is_ok_and(|it| it.fleet_options().is_none())
+    {
         return;
     }
     match Refresher::start(segment) {
