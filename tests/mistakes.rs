@@ -145,7 +145,7 @@ fn sleeping_the_whole_window_where_less_would_do() {
                 break (started, refusal);
             }
         };
-        let wait = refusal.retry_after().expect("time heals it");
+        let wait = refusal.retry_after().expect("a retry time");
         assert!(wait <= unit, "{wait:?}");
         let outcome = set.request().acquire(TIMEOUT).expect("works");
         assert!(outcome.is_admitted() && started.elapsed() >= wait);
@@ -156,7 +156,7 @@ fn sleeping_the_whole_window_where_less_would_do() {
     let (_directory, _segment, set) = create(SetDeclaration::new("set").add_limit(calls));
     drop(admitted(&set.request()));
     sleep(unit);
-    let wait = refused(&set.request()).retry_after().expect("time heals it");
+    let wait = refused(&set.request()).retry_after().expect("a retry time");
     assert!(wait <= HOUR - unit, "{wait:?}");
 }
 
@@ -330,7 +330,7 @@ fn a_wall_clock_step_back_corrupting_the_state() {
             drop(admitted(&set.request()));
             let refusal = refused(&set.request());
             // No process is locked out until the old time comes round again.
-            assert!(refusal.retry_after().expect("time heals it") <= 2 * 24 * HOUR);
+            assert!(refusal.retry_after().expect("a retry time") <= 2 * 24 * HOUR);
             SET_BACK.store(0, Ordering::Relaxed);
             assert!(refused(&set.request()).retry_after().is_some());
             assert!(segment.recover().expect("works").sets[0].problem.is_none());

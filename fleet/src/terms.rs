@@ -43,7 +43,7 @@ pub enum TermsError {
         /// The largest number that can be counted with the rest of the declaration.
         max: u64,
     },
-    /// The store cuts windows in microseconds.
+    /// The store counts windows in whole microseconds.
     #[error("a window of {given_nanos} ns is not a whole number of microseconds")]
     Window {
         /// The declared window, in nanoseconds.
@@ -123,7 +123,7 @@ impl Terms {
             quantum: 1,
             lease,
             window: None,
-            // The store's numbers are exact up to here, which is far above any version of a declaration.
+            // Exact up to this number, which no real version comes near.
             version: version.min(saturated(MAX_EXACT)),
             fingerprint: declared.to_string(),
         };
@@ -178,7 +178,7 @@ impl Terms {
         }
     }
 
-    /// Uses the finest quantum of time in which both a burst and what one lease replenishes are counted exactly.
+    /// Uses the finest quantum of time in which both the burst and what is replenished during one lease are exact.
     fn with_backlog(self, units: u64, period: u128, burst: u64) -> Result<Self, TermsError> {
         if units == 0 {
             return Err(TermsError::Zero("the rate"));

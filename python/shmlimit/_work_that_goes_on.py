@@ -134,5 +134,5 @@ def _why_not_done(result: Any) -> str | None:
         or (hasattr(result, "is_stream_consumed") and getattr(result, "is_closed", None) is False)  # httpx
     )
     if is_stream or has_a_body_to_come:
-        return "whose parts come after the return: limit the generator function that makes or reads the parts"
+        return "whose parts are produced after the function returns: limit the generator function that makes them"
     return None

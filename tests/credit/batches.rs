@@ -103,7 +103,7 @@ fn the_last_unit_can_be_had_at_every_date() {
             let set = scene.set();
             assert_eq!((0..200).filter(|_| check(&set, 1)).count(), 100);
             let refused = set.request().check().expect("works");
-            let wait = refused.retry_after().expect("time heals it");
+            let wait = refused.retry_after().expect("a retry time");
             // At most a sub-window later, there are ten again.
             let longest = match algorithm {
                 Algorithm::SlidingWindowCounter => LONG + LONG / 10,

@@ -20,7 +20,7 @@ fn refuses_the_eleventh_of_ten() {
     };
     assert_eq!(refusal.binding(), Some("requests"));
     assert_eq!(refusal.reason(), RefusalReason::Rate);
-    assert!(refusal.retry_after().expect("time heals it") <= HOUR / 10);
+    assert!(refusal.retry_after().expect("a retry time") <= HOUR / 10);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
         .into_result()
         .expect_err("overdrawn");
     assert_eq!(refusal.verdicts().next().expect("one").remaining, 0);
-    assert!(refusal.retry_after().expect("time heals it") > HOUR);
+    assert!(refusal.retry_after().expect("a retry time") > HOUR);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn what_was_reserved_before_a_reset_is_not_refunded_after_it() {
 }
 
 #[test]
-fn a_full_table_of_holds_binds_before_what_time_heals() {
+fn a_full_table_of_holds_binds_before_a_limit_that_time_replenishes() {
     let (_directory, _segment, api) = create(
         SetDeclaration::new("api")
             .add_limit(Limit::calls("requests", 1, HOUR))

@@ -537,7 +537,7 @@ proptest! {
                 prop_assert_eq!(ahead.spendable, capacity);
             }
             let ahead = forecast(&set);
-            let wait = ahead.full_after.expect("time heals it");
+            let wait = ahead.full_after.expect("a known time");
             prop_assert_eq!(wait == Duration::ZERO, forecast(&set).full_after == Some(Duration::ZERO));
             if wait > Duration::ZERO && pause % 3 == 0 {
                 scene.pass(wait - NANOSECOND);

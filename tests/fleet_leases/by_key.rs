@@ -158,7 +158,7 @@ fn a_key_that_is_used_up_is_refused_until_the_store_has_a_unit() {
         let set = hosts[0].scene.set();
         let refusal = expect_refusal(set.request().for_key("a").expect("a key").try_acquire());
         assert_eq!(refusal.reason(), RefusalReason::Lease, "{algorithm}");
-        let retry_after = refusal.retry_after().expect("time heals it");
+        let retry_after = refusal.retry_after().expect("a retry time");
         assert!(retry_after <= MINUTE, "{algorithm}: {retry_after:?}");
         for host in &hosts {
             host.scene.pass(retry_after + Duration::from_millis(100));

@@ -70,7 +70,7 @@ fn each_key_has_limits_of_its_own() {
             (refusal.reason(), refusal.binding()),
             (RefusalReason::Rate, Some("requests"))
         );
-        assert!(refusal.retry_after().expect("time heals it") <= MINUTE / 3);
+        assert!(refusal.retry_after().expect("a retry time") <= MINUTE / 3);
     }
     assert!(try_take("d", &request).is_some());
     let set = first_set(&segment);

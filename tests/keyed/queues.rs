@@ -62,7 +62,7 @@ fn the_last_hold_given_back_goes_to_a_waiter_for_one_in_any_queue() {
 }
 
 #[test]
-fn many_threads_wait_in_the_lines_of_many_keys_and_all_are_served_in_turn() {
+fn many_threads_wait_in_the_queues_of_many_keys_and_all_are_served_in_turn() {
     const KEYS: usize = 8;
     let set = keyed(100)
         .add_limit(Limit::concurrency("in_flight", 1))
@@ -119,7 +119,7 @@ fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
 }
 
 #[test]
-fn futures_wait_in_the_lines_of_their_keys_and_leave_them_when_dropped() {
+fn futures_wait_in_the_queues_of_their_keys_and_leave_them_when_dropped() {
     let (_directory, segment, set) = create(keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
     let request = set.request();
     block_on(async {

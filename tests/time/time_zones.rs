@@ -38,7 +38,7 @@ fn declare(limit: Limit) -> Declaration {
 fn ask(set: &LimitSet) -> Option<Duration> {
     match set.request().try_acquire().expect("a decision") {
         Outcome::Admitted(_) => None,
-        Outcome::Refused(refusal) => Some(refusal.retry_after().expect("time heals it")),
+        Outcome::Refused(refusal) => Some(refusal.retry_after().expect("a retry time")),
     }
 }
 

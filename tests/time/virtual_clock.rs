@@ -27,7 +27,7 @@ fn try_one(set: &LimitSet) -> Result<Permit<'_>, Refusal> {
 
 fn refused_for(set: &LimitSet) -> Duration {
     let refusal = try_one(set).map(|_| ()).expect_err("to be refused");
-    refusal.retry_after().expect("time heals it")
+    refusal.retry_after().expect("a retry time")
 }
 
 #[test]
@@ -150,7 +150,7 @@ proptest! {
             let Ok(Outcome::Refused(refusal)) = request.try_acquire() else {
                 continue;
             };
-            let promised = scene.clock.now() + refusal.retry_after().expect("time heals it");
+            let promised = scene.clock.now() + refusal.retry_after().expect("a retry time");
             scene.clock.advance_to(promised - NANOSECOND);
             prop_assert!(!request.try_acquire().expect("a decision").is_admitted());
             scene.clock.advance_to(promised);

@@ -86,7 +86,7 @@ fn of_kind(error: &RedisError, text: &str, is_tls: bool) -> StoreProblem {
         ErrorKind::MasterNameNotFoundBySentinel => StoreProblem::NoPrimary,
         ErrorKind::ClusterConnectionNotFound
         | ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => StoreProblem::ClusterDown,
-        // What TLS objects to comes neither from the system nor from its resolver.
+        // A TLS error comes from neither the system nor its resolver.
         ErrorKind::Io
             if is_tls
                 && !error.is_connection_dropped()

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
         on_error: OnError
         """What to do when the limits cannot be asked.
 
-        `"refuse"` answers 500, `"admit"` passes the request on as if it were not limited.
+        `"refuse"` answers 500, `"admit"` passes the request on as if it were not limited. This does not apply when the
+        store of limits that hosts share is out: that is a refusal, answered 503.
         """
 
         advertise: Advertise

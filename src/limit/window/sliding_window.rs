@@ -90,7 +90,8 @@ impl SlidingWindow {
         })
     }
 
-    /// The same rule with refunds that store at most `words` words; a refund that needs more gives nothing back.
+    /// The same rule with refunds that store at most `words` words; a refund that needs more gives nothing back. What the
+    /// journal has room for is divided among the limits of a set by `share_refund_words` in `src/engine/terms/plan.rs`.
     pub(crate) fn refunding_within(self, words: u32) -> Self {
         Self {
             refund_words: words,

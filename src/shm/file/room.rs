@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statfs::fstatfs;
 use rustix::process::{Resource, getrlimit};
 
-/// Version 1 writes "no limit" as the largest number of pages: anything from here on.
+/// Version 1 writes "no limit" as the largest possible number of pages: anything this large or larger.
 const UNLIMITED: u64 = 1 << 60;
 
 /// File systems that keep their pages in memory for good: tmpfs and ramfs, by their numbers in linux/magic.h.
@@ -53,7 +53,7 @@ fn over_the_memory(size: u64) -> Option<String> {
         .min_by_key(|(_, left)| *left)?;
     (needed > left).then(|| {
         format!(
-            "the memory cgroup {} has {left} bytes left, and what lies in memory counts there: raise its limit (--memory of a \
+            "the memory cgroup {} has {left} bytes left, and files in memory count towards its limit: raise it (--memory of a \
              container, MemoryMax= of systemd), or declare fewer keys, holds, entries or participants",
             cgroup.display()
         )

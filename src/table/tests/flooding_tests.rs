@@ -4,7 +4,7 @@ use super::*;
 
 const OTHER_SEED: [u64; 2] = [1, 2];
 
-/// How many of `keys` one shard can hold if none is ever given up.
+/// How many of `keys` one shard can hold if none is ever evicted.
 fn kept(seed: [u64; 2], keys: impl Iterator<Item = u64>, buckets: u64) -> usize {
     let mut table = PlainTable::new(buckets);
     keys.filter(|key| table.keep(Fingerprint::of(seed, &key.to_le_bytes())))
@@ -34,8 +34,8 @@ fn keys_that_collide_under_another_seed_fill_a_shard_as_well_as_any() {
     assert_eq!(kept(SEED, in_one_pair.into_iter(), buckets), KEYS);
 }
 
-/// The fingerprints of keys that hosts share are [mixed](Mixer) from hashes that whoever chooses keys knows, and which may
-/// therefore be as alike as anybody likes.
+/// The fingerprints of keys that hosts share are [mixed](Mixer) from hashes known to whoever chooses the keys, who can make
+/// them as similar as they like.
 #[test]
 fn hashes_that_are_alike_fill_a_shard_as_well_as_any() {
     const KEYS: u64 = 500;
@@ -64,7 +64,7 @@ fn hashes_that_are_alike_fill_a_shard_as_well_as_any() {
 }
 
 #[test]
-fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
+fn seeing_refusals_does_not_help_to_lengthen_searches_or_grow_the_table() {
     let mut table = PlainTable::new(buckets_for(100, 1));
     let rows = table.rows();
     let mut refused: Vec<Vec<u8>> = Vec::new();
@@ -117,7 +117,7 @@ fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
 }
 
 #[test]
-fn rows_whose_tags_are_all_the_key_s_are_looked_at_once_each() {
+fn rows_that_all_have_the_key_s_tag_are_each_examined_once() {
     let mut table = PlainTable::new(5);
     let fingerprint = numbered(7);
     for row in 0..table.rows() {

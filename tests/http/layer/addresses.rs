@@ -106,7 +106,7 @@ async fn without_networks_the_address_is_the_key_and_may_hold() {
 }
 
 #[tokio::test]
-async fn networks_have_no_lines_and_are_answered_at_once() {
+async fn networks_have_no_queues_and_are_answered_at_once() {
     let limits = networks();
     let layer = LimitLayer::new(behind_a_proxy(&limits)).wait(Duration::MAX);
     for status in [200, 429] {

@@ -58,7 +58,7 @@ fn the_smallest_share_goes_then_what_is_replenished_soonest_then_what_was_used_l
 }
 
 #[test]
-fn of_equal_shares_the_one_that_time_heals_first_goes_and_of_those_the_one_used_longest_ago() {
+fn of_equal_shares_the_one_replenished_first_goes_and_of_those_the_one_used_longest_ago() {
     let window = |name: &str, seconds: u64| {
         Limit::rate(name, 10, Duration::from_secs(seconds)).algorithm(Algorithm::SlidingWindow)
     };

@@ -159,7 +159,7 @@ proptest! {
         let stepped = Now { utc: later.utc.saturating_sub(back), ..later };
         prop_assert!(limit.remaining(stepped) <= limit.remaining(later));
         if let crate::limit::Assessment::Refused { retry_after } = limit.assess(stepped, 1) {
-            let wait = retry_after.expect("time heals it");
+            let wait = retry_after.expect("a retry time");
             prop_assert!(wait <= 62 * DAY as u64);
             let due = Now { monotonic: stepped.monotonic + wait, utc: stepped.utc + wait };
             if due.utc <= 1 << 63 {
