@@ -1,5 +1,5 @@
-"""What tests observe from outside: how many permits are held and requests wait in a segment, and processes
-that run a role."""
+"""What tests observe from outside: how many permits are held and requests wait in a segment, and processes that
+run a role."""
 
 from __future__ import annotations
 

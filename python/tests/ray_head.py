@@ -1,4 +1,4 @@
-"""Starts a small Ray on loopback, prints its address, and ends it when the standard input ends."""
+"""Starts a small Ray on loopback, prints its address, and ends it when standard input ends."""
 
 import sys
 
