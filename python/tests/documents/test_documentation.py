@@ -1,6 +1,6 @@
 """Every block of code in the documents runs: Python and shell here, Rust with the library's documentation, and the
-tutorials in `test_tutorials.py`. Blocks of TOML are declarations. A block that cannot run
-says why in the line before it, `<!-- not run: the reason -->`, and is listed as skipped."""
+tutorials in `test_tutorials.py`. Blocks of TOML are declarations. A block that cannot run says why in the line
+before it, `<!-- not run: the reason -->`, and is listed as skipped."""
 
 from __future__ import annotations
 
