@@ -110,7 +110,7 @@ def test_the_gateway_passes_on_what_the_provider_refuses_and_waits(
     servers: tuple[str, str], segment_path: Path
 ) -> None:
     gateway, _ = servers
-    # More than the question says it may take, and more than the provider has.
+    # The answer takes more than the question allows, and more than the provider has.
     [refused] = asyncio.run(ask(gateway, 1, prompt_tokens=TOKENS, output_tokens=1))
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
     assert refused.json() == {"error": {"type": "rate_limit_error"}}
