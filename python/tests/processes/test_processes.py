@@ -223,7 +223,7 @@ def test_what_a_killed_process_holds_is_left_out_by_looks_which_change_nothing(
 def test_a_permit_of_the_parent_survives_the_exit_of_a_forked_child(segment: sl.Segment) -> None:
     with segment["jobs"].acquire():
         context = multiprocessing.get_context("fork")
-        # A child of multiprocessing collects its garbage and runs its exit handlers, unlike one that ends by
+        # A child of multiprocessing collects its garbage and runs its exit handlers, unlike one that ends with
         # _exit.
         child = context.Process(target=int)
         child.start()
