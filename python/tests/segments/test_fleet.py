@@ -97,7 +97,7 @@ def tokens(**fleet: object) -> sl.LimitSet:
 
 
 def today() -> int:
-    """The day in UTC; the window ends when it ends."""
+    """The day in UTC, with which the window ends."""
     return int(time.time() // 86400)
 
 
