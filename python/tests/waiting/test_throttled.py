@@ -196,7 +196,7 @@ def of_aiohttp(url: str) -> object:
 
 
 def raised(get: Callable[[str], Any]) -> Callable[[str], object]:
-    """A client that is to raise for anything but a success; returns the exception that it raises."""
+    """A client that raises for anything but a success; returns the exception that it raised."""
 
     def raise_for_status(url: str) -> object:
         with pytest.raises((requests.HTTPError, httpx.HTTPStatusError)) as failure:
