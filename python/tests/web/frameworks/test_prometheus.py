@@ -1,4 +1,4 @@
-"""What is scraped from one of several workers are the figures of all of them."""
+"""A scrape of any one of several workers has the figures of all of them."""
 
 from __future__ import annotations
 
