@@ -43,7 +43,7 @@ def test_four_processes_use_the_quota_up_and_not_more() -> None:
     code, output, errors = output_of(run_role(EXAMPLES.parents[1] / "examples" / "llm_quota.py"))
     assert code == 0, errors
     [used] = numbers_in(output, r"used (\d+) of 20000 tokens")
-    # The most that four processes leave is a reservation; the least that time adds is 20,000 in an hour.
+    # The four processes leave less than a reservation unused, while time adds tokens, 20,000 in an hour.
     assert 19_000 <= used <= 22_000
 
 
