@@ -31,7 +31,7 @@ fn main() {
     }
     println!(
         "{:<45} {:>9} {:>14} {:>9}",
-        "what", "processes", "M op/s in all", "ns per op"
+        "what", "processes", "total M op/s", "ns per op"
     );
     for (work, count, results) in &cases {
         let nanos = common::tenth_percentile(results);

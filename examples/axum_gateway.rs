@@ -49,7 +49,7 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn chat(Extension(permits): Extension<Permits>, prompt: String) -> Result<String, StatusCode> {
-    let used = prompt.split_whitespace().count() as u64; // a model would say what it has used
+    let used = prompt.split_whitespace().count() as u64; // a model would say what it used
     if let Some(tenant) = permits.of("tenants") {
         let settled = tenant.settle([("tokens", used)]); // the rest of what was reserved comes back
         settled.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A job of cron that never runs twice at once on a host, and at most 24 times a day, whatever starts it.
+# A cron job that never runs twice at once on a host, and at most 24 times a day, whatever starts it.
 #
 #     */5 * * * * cron_no_overlap.sh /dev/shm/nightly.limits import-orders
 #
@@ -28,7 +28,7 @@ name = "job"
   window = "1d"
   algorithm = "sliding_window"
 TOML
-    # Another run may create it in the same moment: then the one that is there serves both.
+    # Another run may create it at the same moment: then the one that is there serves both.
     limitctl create "$segment" "$declaration" >/dev/null 2>&1 || [ -e "$segment" ]
 fi
 

@@ -115,9 +115,9 @@ pub fn measure(directory: &Path, rounds: usize, time: Duration) -> Vec<Crowd> {
 
 /// Prints a row for each crowd.
 pub fn print(crowds: &[Crowd], rounds: usize, time: Duration) {
-    println!("On one limit, try_acquire and drop: {rounds} rounds of {time:?} each by turns, medians.\n");
+    println!("On one limit, try_acquire and drop: {rounds} rounds of {time:?} each in turn, medians.\n");
     println!(
-        "| at once | M op/s in all | Jain's index | a bare lock | no lock | longest stall | a bare lock | no lock | ratio |"
+        "| at once | total M op/s | Jain's index | a bare lock | no lock | longest stall | a bare lock | no lock | ratio |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
     for crowd in crowds {

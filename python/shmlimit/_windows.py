@@ -220,7 +220,7 @@ class WindowDirectory:
             status = os.stat(self.path)
             raise PermissionError(
                 f"{self.path} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}, and this "
-                f"process is of user {os.geteuid()}: remove it, or give it to that user. It is made by the user that "
+                f"process runs as user {os.geteuid()}: remove it, or give it to that user. It is made by the user that "
                 "counts in it first"
             )
 

@@ -128,7 +128,7 @@ const MAX_SETS: u64 = 1024;
 /// | `checkpoint` | where its state is saved to survive a reboot: `{ path = "/var/lib/shmlimit/api.checkpoint", every = "30s" }`, see [`Checkpoint`] | none |
 /// | `clock` | `"counter"`, or `"system"`: see [`ClockSource`] | `"counter"` |
 /// | `lock` | `"slot"`, or `"robust"` for the C library's robust mutex: see [`LockKind`] | `"slot"` |
-/// | `version` | of the declaration: 1 to 2^63 - 1, see [`Declaration::version`](Self::version) | none, which is below 1 |
+/// | `version` | the declaration's version, 1 to 2^63 - 1: see [`Declaration::version`](Self::version) | none, which is below 1 |
 ///
 /// | `[[set]]` (1 to 1024) | value | default |
 /// |---|---|---|
@@ -147,7 +147,7 @@ const MAX_SETS: u64 = 1024;
 /// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`](crate::declare::Kind) | required |
 /// | `capacity` | at least 1, or `"unlimited"`: see [`Amount`] | required |
 /// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`..., at least `"1ms"`: see [`Window`] | required, except for concurrency and `"unlimited"` |
-/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: see [`Algorithm`] for which to take, and [`Limit::bound`] for what each admits at most | `"gcra"` |
+/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: see [`Algorithm`] for which one to choose, and [`Limit::bound`] for what each admits at most | `"gcra"` |
 /// | `burst` | gcra, token_bucket, leaky_bucket: at least 1 | the capacity |
 /// | `rate`, `interval` | leaky_bucket: another way to write `capacity` per `window`; `capacity` is then the size of the bucket and replaces `burst` | |
 /// | `align` | fixed_window, budget: `"utc"`, `"first_use"`: see [`Align`] | `"utc"` |
@@ -155,7 +155,7 @@ const MAX_SETS: u64 = 1024;
 /// | `time_zone` | calendar windows, in place of `utc_offset`: a name such as `"America/Los_Angeles"`, see [`TimeZone`] | none |
 /// | `week_start` | `"calendar:week"`: a day such as `"sunday"` | `"monday"` |
 /// | `buckets` | sliding_window_counter: 1 to 60, see [`Limit::buckets`] | 10 |
-/// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; of a single key the capacity, at most 64 |
+/// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; for a single key, the capacity, up to 64 |
 /// | `unit` | rate, budget: the size of one unit, so that amounts may be decimals in quotes: see [`Limit::unit`] | `"1"` |
 /// | `refund` | calls, rate: whether unused reservations come back, see [`Limit::refund`] | `true`; `false` for windows with `credit` or `fleet` |
 /// | `credit` | calls, rate: processes draw batches and admit from them without the lock, `"auto"` or `{ batch = 10, window_coupled = false }`: see [`Limit::credit`] | none |
@@ -180,7 +180,7 @@ const MAX_SETS: u64 = 1024;
 /// | `url` | the store that the hosts share, without a user or password: `"redis://10.0.0.5:6379/0"`, see [`Declaration::fleet_url`](Self::fleet_url) | required |
 /// | `host` | the name of this host there, for people to read | its own name |
 ///
-/// A field that is not in these tables is an error, and so is one that has no effect beside the others.
+/// A field that is not in these tables is an error, and so is one that has no effect together with the others.
 ///
 /// With serde, a declaration can also be part of a program's own configuration. What serde reads is not yet
 /// validated.

@@ -79,7 +79,7 @@
 //! # File systems
 //!
 //! Use `/dev/shm` (tmpfs) or a local disk. Network and cluster file systems and FUSE are refused: a mapping there is not
-//! shared by all who can open the file. So are ZFS, bcachefs and NILFS, where a change of the file may need space and fail;
+//! shared by all who can open the file. So are ZFS, bcachefs and NILFS, on which a change to the file may need space, and fail;
 //! on btrfs a segment is exempted from copy-on-write when it is created, and a copy of it without the exemption is refused.
 //! On a disk an operation may have to wait while its page is written back, and with it every process that waits for the
 //! lock: where latency matters, use `/dev/shm`. A segment on tmpfs is gone after a reboot, except for its

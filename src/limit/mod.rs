@@ -197,7 +197,7 @@ pub(crate) enum InvalidLimit {
     Zero(&'static str),
     #[error("over so long a window a burst of {given} cannot be counted exactly: the most is {max}")]
     InexactBurst { given: u64, max: u64 },
-    #[error("the {what} is {given}, the most is {max}")]
+    #[error("the {what} is {given}; the most is {max}")]
     AboveMax {
         what: &'static str,
         given: u64,

@@ -226,15 +226,15 @@ fn automatic_credit_that_cannot_be_drawn_is_refused_where_it_is_declared() {
     let refused = [
         (
             one(by(Algorithm::FixedWindow).credit(Credit::auto())),
-            "comes back bit by bit",
+            "come back bit by bit",
         ),
         (
             one(by(Algorithm::SlidingWindow).credit(Credit::auto())),
-            "comes back bit by bit",
+            "come back bit by bit",
         ),
         (
             one(by(Algorithm::SlidingWindowCounter).credit(Credit::auto())),
-            "comes back bit by bit",
+            "come back bit by bit",
         ),
         (
             one(by(Algorithm::Gcra).credit(Credit::auto())).keyed(Keyed::new(10)),
@@ -254,7 +254,7 @@ fn automatic_credit_that_cannot_be_drawn_is_refused_where_it_is_declared() {
         ),
         (
             one(by(Algorithm::Gcra).credit(Credit::auto().window_coupled(false))),
-            "of limits without windows",
+            "for limits without windows",
         ),
     ];
     for (set, advice) in refused {

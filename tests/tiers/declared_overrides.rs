@@ -47,7 +47,7 @@ fn what_no_key_can_have_of_its_own_is_not_declared() {
         .add_limit(Limit::calls("requests", 100, MINUTE).credit(shmlimit::declare::Credit::batch(10)));
     assert!(invalid(credit).contains("drawn in advance"));
     let unlimited = with_overrides(10).add_limit(Limit::calls("requests", "unlimited", MINUTE));
-    assert!(invalid(unlimited).contains("unlimited or finds itself"));
+    assert!(invalid(unlimited).contains("unlimited, adaptive or shared"));
 }
 
 /// How many bytes the file has, and how many rows the table.

@@ -201,7 +201,7 @@ fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
     };
     let reason = refused("in_flight", 5_000);
     assert!(
-        reason.contains("64") && reason.contains("declare `holds`"),
+        reason.contains("64") && reason.contains("as many `holds`"),
         "{reason}"
     );
     // The holds have to be enough for the other limit, too.

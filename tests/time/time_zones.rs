@@ -256,7 +256,7 @@ fn what_makes_no_sense_with_a_zone_is_an_error_that_says_what_to_do() {
         ),
         (
             declare(Limit::calls("calls", 9, MINUTE).time_zone(pacific())),
-            "only calendar windows are of a time zone",
+            "only calendar windows have a time zone",
         ),
         (
             declare(daily(9).time_zone("../../etc/passwd")),
@@ -280,7 +280,7 @@ fn what_makes_no_sense_with_a_zone_is_an_error_that_says_what_to_do() {
     }
     for damaged in [&b"TZif"[..], b"", &tzif("PST8PDT,M3"), &tzif(PACIFIC)[..90]] {
         let error = TimeZone::from_tzif("A/B", damaged, None).expect_err("damaged");
-        assert!(error.to_string().contains("is no file of a time zone"), "{error}");
+        assert!(error.to_string().contains("is not a time zone file"), "{error}");
     }
     for table in [
         r#"{ name = "A/B", until = 2040, offsets = "0 9:3600 8:0" }"#,

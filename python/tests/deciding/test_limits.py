@@ -232,7 +232,7 @@ def test_automatic_batches_are_a_sixteenth_of_what_remains(open_set):
     assert limits.peek()["requests"].remaining == 1500
     with pytest.raises(sl.DeclarationError, match="one for each key"):
         open_set(requests, keyed=10)
-    with pytest.raises(sl.DeclarationError, match="comes back bit by bit"):
+    with pytest.raises(sl.DeclarationError, match="come back bit by bit"):
         open_set(sl.Calls("requests", 1600, "1000h", algorithm="fixed_window", credit="auto"))
 
 

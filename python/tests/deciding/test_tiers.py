@@ -124,5 +124,5 @@ def test_tiers_are_written_as_they_are_declared() -> None:
     gold = sl.Tier("gold", {"requests": {"capacity": 1000, "burst": 200}})
     text = sl.LimitSet("api", [requests], keyed=5, tiers=[gold]).to_toml()
     assert '[[set.tier]]\nname = "gold"' in text
-    with pytest.raises(sl.DeclarationError, match="only keys are in tiers"):
+    with pytest.raises(sl.DeclarationError, match="only keys belong to tiers"):
         sl.LimitSet("api", [requests], tiers=[gold]).to_toml()

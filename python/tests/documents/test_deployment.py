@@ -86,7 +86,7 @@ print(bool(limits.check()))
     *refused, own = lines_of(script, directory / "x.limits")
     for line in refused:
         assert line.startswith("PermissionDenied: "), line
-        assert "belongs to user 0 and group 0 with mode 0600, and this process is of user 65534" in line
+        assert "belongs to user 0 and group 0 with mode 0600, and this process runs as user 65534" in line
         assert "opens it after that" in line
     assert own == "True"
     begin = refused[0].split("; ")[0]
@@ -122,7 +122,7 @@ as_user(65534, 65534, lambda: limiter.hit(parse("2/hour"), "ann"))
 """
     [line] = lines_of(script, directory / "counts")
     assert line.startswith("PermissionError: ")
-    assert "belongs to user 0 with mode 0700, and this process is of user 65534: remove it" in line
+    assert "belongs to user 0 with mode 0700, and this process runs as user 65534: remove it" in line
     assert_in_guide(line, path=(directory / "counts", "/dev/shm/myapp"), user=("user 65534", "user 33"))
 
 
@@ -137,7 +137,7 @@ as_user(1003, 2001, lambda: bool(sl.open(sys.argv[1])["api"].check()))
 """
     one, other, outside = lines_of(script, directory / "x.limits")
     assert (one, other) == ("True", "False")
-    assert f"{directory} belongs to user 0 and group 2000 with mode 2750, and this process is of user 1003" in outside
+    assert f"{directory} belongs to user 0 and group 2000 with mode 2750, and this process runs as user 1003" in outside
     paths = {"file": (directory / "x.limits", "/run/myapp/api.limits"), "directory": (directory, "/run/myapp")}
     assert_in_guide(f"{outside.split('; ')[0]}; ...", **paths)
 

@@ -211,8 +211,8 @@ impl Scale {
     }
 
     /// The whole number of units that a decimal in natural units stands for, exactly.
-    pub(crate) fn units(&self, format_units: &str) -> Result<u64, InvalidAmount> {
-        match Decimal::parse(format_units) {
+    pub(crate) fn units(&self, natural: &str) -> Result<u64, InvalidAmount> {
+        match Decimal::parse(natural) {
             Ok(decimal) => self.divide(decimal),
             Err(Unreadable::NotADecimal) => Err(InvalidAmount::NotADecimal),
             Err(Unreadable::TooLong { decimals }) if decimals > self.decimals => {
@@ -247,8 +247,8 @@ impl Scale {
 
     /// A decimal in natural units as a reduced fraction of units: numerator and denominator. `None` if it is not a
     /// decimal or either number is too large.
-    pub(in crate::declaration) fn fraction(&self, format_units: &str) -> Option<(u64, u32)> {
-        let decimal = Decimal::parse(format_units).ok()?;
+    pub(in crate::declaration) fn fraction(&self, natural: &str) -> Option<(u64, u32)> {
+        let decimal = Decimal::parse(natural).ok()?;
         let power = |exponent: usize| 10_u128.checked_pow(u32::try_from(exponent).ok()?);
         let units = decimal.digits.checked_mul(power(self.decimals)?)?;
         let parts = u128::from(self.digits).checked_mul(power(decimal.decimals)?)?;
@@ -262,9 +262,9 @@ impl Scale {
     }
 
     /// [`units`](Self::units) for a whole number.
-    pub(crate) fn units_of_whole(&self, format_units: u64) -> Result<u64, InvalidAmount> {
+    pub(crate) fn units_of_whole(&self, natural: u64) -> Result<u64, InvalidAmount> {
         self.divide(Decimal {
-            digits: u128::from(format_units),
+            digits: u128::from(natural),
             decimals: 0,
         })
     }
@@ -282,15 +282,15 @@ impl Scale {
         product.to_string()
     }
 
-    fn divide(&self, format_units: Decimal) -> Result<u64, InvalidAmount> {
+    fn divide(&self, natural: Decimal) -> Result<u64, InvalidAmount> {
         // The last digit after a decimal's point is not zero, so a decimal with more digits than the unit cannot
         // divide evenly.
-        let Some(shift) = self.decimals.checked_sub(format_units.decimals) else {
+        let Some(shift) = self.decimals.checked_sub(natural.decimals) else {
             return Err(InvalidAmount::NotWhole(*self));
         };
         // At least 2^128, divided by at most 2^64 - 1, exceeds 64 bits: overflow here means "too large".
         let scaled = power_of_ten(shift)
-            .and_then(|power| format_units.digits.checked_mul(power))
+            .and_then(|power| natural.digits.checked_mul(power))
             .ok_or(InvalidAmount::TooLarge(*self))?;
         let unit = u128::from(self.digits);
         if !scaled.is_multiple_of(unit) {
@@ -549,7 +549,7 @@ mod tests {
     proptest! {
         #[test]
         fn units_are_what_long_division_says(
-            format_units in "[0-9]{1,24}(\\.[0-9]{1,24})?",
+            natural in "[0-9]{1,24}(\\.[0-9]{1,24})?",
             unit in "[0-9]{1,8}(\\.[0-9]{1,9})?",
         ) {
             let Ok(scale) = Scale::parse(&unit) else { return Ok(()) };
@@ -558,17 +558,17 @@ mod tests {
                 let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
                 format!("{whole}{fraction:0<24}").parse::<BigUint>().expect("digits")
             };
-            let (natural_big, unit_big) = (big(&format_units), big(&unit));
+            let (natural_big, unit_big) = (big(&natural), big(&unit));
             let whole = &natural_big % &unit_big == BigUint::ZERO;
             let exact = u64::try_from(&natural_big / &unit_big).ok().filter(|_| whole);
-            prop_assert_eq!(scale.units(&format_units).ok(), exact);
+            prop_assert_eq!(scale.units(&natural).ok(), exact);
         }
 
         #[test]
         fn whole_units_survive_the_way_through_decimals(units: u64, decimals in 0_usize..=18) {
             let unit = Decimal { digits: 1, decimals }.to_string();
-            let format_units = Decimal { digits: u128::from(units), decimals }.to_string();
-            prop_assert_eq!(scale(&unit).units(&format_units), Ok(units));
+            let natural = Decimal { digits: u128::from(units), decimals }.to_string();
+            prop_assert_eq!(scale(&unit).units(&natural), Ok(units));
         }
 
         #[test]

@@ -34,7 +34,7 @@ impl SetDeclaration {
             "hosts share limits that are the same for every key; declare another set for keys with other capacities, or \
              remove `fleet` of the limit"
         } else if limits.iter().all(|limit| limit.terms.is_none()) {
-            "every capacity of the set is unlimited or finds itself, or is that of all keys, so that no key can have another; remove it"
+            "every capacity of the set is unlimited, adaptive or shared by all keys, so no key can have another; remove it"
         } else {
             return Ok(());
         };
@@ -56,7 +56,7 @@ impl SetDeclaration {
             return Ok(());
         };
         let advice = if self.keyed.is_none() {
-            "without keys, a limit is that of all requests anyway; remove it, or declare the set with keyed = { max_keys = \
+            "without keys, all requests share a limit anyway; remove it, or declare the set with keyed = { max_keys = \
              100_000 }"
         } else if self.limits.iter().any(|limit| limit.prefix.is_some()) {
             "limits that count networks are decided by networks alone; remove it, or the prefixes of the limits"

@@ -71,7 +71,7 @@ impl SetDeclaration {
                 if !rule.can_migrate(&plan.rule) || !plan.rule.can_migrate(&rule) {
                     return Err(DeclarationError::Unsuitable {
                         place: place.field("window"),
-                        reason: "what was counted over the window of the limit cannot be counted on over this one: \
+                        reason: "what was counted over the window of the limit cannot be carried over to this one: \
                                  remove it"
                             .to_owned(),
                     });
@@ -101,7 +101,7 @@ impl SetDeclaration {
         };
         if self.keyed.is_none() {
             return misplaced(
-                "only keys are in tiers; remove it, or declare the set with keyed = { max_keys = 100_000 }",
+                "only keys belong to tiers; remove it, or declare the set with keyed = { max_keys = 100_000 }",
             );
         }
         if self.has_overrides() {
@@ -110,7 +110,7 @@ impl SetDeclaration {
             );
         }
         if self.limits.iter().any(|limit| limit.prefix.is_some()) {
-            return misplaced("networks are in no tiers; remove it, or the prefixes of the limits");
+            return misplaced("networks do not belong to tiers; remove it, or the prefixes of the limits");
         }
         if self.limits.iter().any(|limit| limit.fleet.is_some()) {
             return misplaced(
@@ -172,9 +172,10 @@ impl SetDeclaration {
         Err(DeclarationError::Misplaced {
             place: place.field("weight"),
             given: weight.to_string(),
-            advice: "keys wait for each other only where they have a limit together; remove it, or declare a limit with \
+            advice:
+                "keys wait for each other only where they share a limit; remove it, or declare a limit with \
                      scope = \"all_keys\""
-                .to_owned(),
+                    .to_owned(),
         })
     }
 
@@ -206,21 +207,21 @@ impl SetDeclaration {
         if limit.is_overall() {
             return misplaced(
                 "capacity",
-                "all keys have the limit together, whatever their tiers; remove it, or `scope` of the limit",
+                "all keys share the limit, whatever their tiers; remove it, or `scope` of the limit",
             );
         }
         if limit.adaptive.is_some() {
             return misplaced(
                 "capacity",
-                "an adaptive capacity finds itself, for each key by itself; remove it",
+                "an adaptive capacity is found for each key separately; remove it",
             );
         }
         let is_unlimited = |amount: &Amount| amount.is_unlimited();
         if is_unlimited(&limit.capacity) || change.capacity.as_ref().is_some_and(is_unlimited) {
             return misplaced(
                 "capacity",
-                "what is unlimited counts nothing, so no tier can begin or end to be; declare a capacity that is never \
-                 reached",
+                "what is unlimited counts nothing, so no tier can become or stop being unlimited; declare a capacity that \
+                 is never reached",
             );
         }
         let is_calendar = |window: Option<Window>| window.is_some_and(Window::is_calendar);

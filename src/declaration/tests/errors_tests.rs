@@ -282,7 +282,7 @@ fn what_the_algorithm_cannot_decide_by_is_refused_for_the_limit() {
     );
     assert_eq!(
         invalid(&buckets),
-        r#"set "s" / limit "l": the number of buckets is 61, the most is 60"#
+        r#"set "s" / limit "l": the number of buckets is 61; the most is 60"#
     );
 }
 

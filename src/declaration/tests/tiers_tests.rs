@@ -170,11 +170,11 @@ fn tiers_that_cannot_be_are_named_with_what_to_do() {
     for (set, expected) in [
         (
             SetDeclaration::new("s").add_limit(calls()).add_tier(gold()),
-            "only keys are in tiers",
+            "only keys belong to tiers",
         ),
         (
             keyed(calls().prefix(24, 48)).add_tier(gold()),
-            "networks are in no tiers",
+            "networks do not belong to tiers",
         ),
         (
             keyed(calls()).add_tier(gold()).add_tier(gold()),
@@ -203,11 +203,11 @@ fn tiers_that_cannot_be_are_named_with_what_to_do() {
         ),
         (
             keyed(adaptive()).add_tier(gold()),
-            "an adaptive capacity finds itself",
+            "an adaptive capacity is found",
         ),
         (
             keyed(counter()).add_tier(hour()),
-            "cannot be counted on over this one",
+            "cannot be carried over to this one",
         ),
         (
             keyed(daily()).add_tier(hour()),

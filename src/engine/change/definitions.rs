@@ -157,7 +157,7 @@ impl SegmentEngine {
             Box::new(Error::Segment(SegmentError::Damaged {
                 path: self.path().to_owned(),
                 what: format!(
-                    "a shard of set `{}` is of a definition that is long gone",
+                    "a shard of set `{}` is still on a definition that no longer exists",
                     shard.set.name
                 ),
             }))

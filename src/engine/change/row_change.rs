@@ -373,13 +373,13 @@ impl Shard<'_> {
         let reason = if concurrency > 0 {
             let holds = self.memory.hold_capacity();
             format!(
-                "the key could hold {concurrency} at once, and {holds} holds are too few for that; declare `holds` for \
-                 as many, which takes a new segment"
+                "the key could hold {concurrency} at once, and {holds} holds are too few for that; declare at \
+                 least as many `holds`, which takes a new segment"
             )
         } else if let Some(invalid) = refused_by() {
             invalid.to_string()
         } else {
-            "it is unlimited, or finds its capacity by itself".to_owned()
+            "it is unlimited, or its capacity is adaptive".to_owned()
         };
         Box::new(Error::Change(ChangeError::CannotOverride {
             set: self.set.name.to_string(),

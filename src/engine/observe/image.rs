@@ -45,7 +45,7 @@ impl SegmentEngine {
         }
         Err(Error::Segment(SegmentError::Damaged {
             path: self.path().to_owned(),
-            what: "its definitions change all the time".to_owned(),
+            what: "its definitions keep changing".to_owned(),
         }))
     }
 

@@ -544,7 +544,7 @@ pub enum RefusalReason {
     /// [`Limit::fleet`](crate::Limit::fleet). The store is asked again in the background, and no retry time is known.
     /// Also the reason while the host [gives everything back](crate::fleet::Fleet::set_draining).
     Lease,
-    /// Too little of a limit that hosts share is leased yet. More is being asked for in the background, and as
+    /// Not enough of a limit that hosts share is leased yet. More is being asked for in the background, and as
     /// far as is known, nothing is wrong with the store.
     LeasePending,
     /// The store of a limit that hosts share is out or grants nothing, and neither what is leased nor the

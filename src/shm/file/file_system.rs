@@ -70,7 +70,7 @@ fn kind_of(magic: i128) -> Kind {
 /// The common name of the file system under a file, for messages.
 pub(super) fn name_under(file: &File) -> String {
     let Ok(statistics) = fstatfs(file) else {
-        return "a file system that says nothing of itself".to_owned();
+        return "an unidentified file system".to_owned();
     };
     let magic = i128::from(statistics.filesystem_type().0) & 0xffff_ffff;
     match (kind_of(magic), magic) {
@@ -125,7 +125,11 @@ pub(crate) fn ensure_stores_need_no_space(file: &File, size: u64, path: &Path) -
 }
 
 fn copies_on_write(path: &Path, name: &'static str) -> Error {
-    unsupported(path, name, "where a change of the file may need space and fail")
+    unsupported(
+        path,
+        name,
+        "on which a change to the file may need space, and fail",
+    )
 }
 
 /// Allocates `size` bytes for a new, empty file of the caller's own and fills them with zeros.

@@ -30,7 +30,7 @@ pub(crate) fn over_the_file_size(size: u64) -> Option<String> {
     let limit = getrlimit(Resource::Fsize).current?;
     (size > limit).then(|| {
         format!(
-            "this process may write no file of more than {limit} bytes: raise that (ulimit -f, LimitFSIZE= of systemd)"
+            "files of this process may not exceed {limit} bytes: raise the limit (ulimit -f, LimitFSIZE= of systemd)"
         )
     })
 }

@@ -124,7 +124,7 @@ fn open_descriptor(path: &Path, options: &mut OpenOptions) -> Result<File, Error
     let gone = || {
         needs_a_path(
             path,
-            "no process has it open by that descriptor, at least not any more",
+            "no process has it open as that descriptor, or none does any more",
         )
     };
     let failed = |source: io::Error| match source.kind() {
@@ -290,7 +290,7 @@ fn explain(path: &Path, source: &io::Error) -> Option<String> {
     };
     let metadata = fs::symlink_metadata(obstacle).ok()?;
     Some(format!(
-        "{} belongs to user {} and group {} with mode {:04o}, and this process is of user {} and group {}",
+        "{} belongs to user {} and group {} with mode {:04o}, and this process runs as user {} and group {}",
         obstacle.display(),
         metadata.uid(),
         metadata.gid(),

@@ -78,7 +78,8 @@ impl SegmentOrigin {
 
 /// Where this process runs, to be compared with a segment.
 pub(crate) fn current_place(path: &Path) -> Result<HostIdentity, Error> {
-    HostIdentity::current().map_err(|source| io_error("tell the boot and the namespaces for", path, source))
+    HostIdentity::current()
+        .map_err(|source| io_error("determine the boot and the namespaces for", path, source))
 }
 
 /// Checks that the boot-time clock means the same to this process as to those that use the segment, and so do thread

@@ -398,7 +398,7 @@ fn states_that_do_not_fit(stored: &Declaration, changed: &Declaration) -> Vec<Di
             if !limit.rule.can_migrate(&old_limit.rule) {
                 misfits.push(Difference::of_state(
                     format!("set {:?} / limit {:?}", new.name, limit.name),
-                    "what it has counted cannot be counted on over the new window".to_owned(),
+                    "what it has counted cannot be carried over to the new window".to_owned(),
                 ));
             }
         }

@@ -27,8 +27,8 @@ impl SetDeclaration {
         }
         if self.keyed.is_some() && limit.credit.as_ref().is_some_and(Credit::is_auto) {
             return misplaced(
-                "batches that are sized automatically are of a limit that all requests share, and a keyed set has one for each \
-                 key; declare their size, such as credit = { batch = 10 }, or a set without keys",
+                "automatic batches need a limit that all requests share, and a keyed set has one for each key; declare the \
+                 size of batches, such as credit = { batch = 10 }, or a set without keys",
             );
         }
         if self.shadow == Some(true) || limit.shadow == Some(true) {
@@ -107,7 +107,7 @@ impl Limit {
         )?;
         demand(
             self.prefix.is_none(),
-            "a batch is of one key, not of its networks; remove it, or `prefix`",
+            "a batch is for one key, not for its networks; remove it, or `prefix`",
         )?;
         demand(
             credit.window_coupled != Some(true) || self.effective_algorithm() == Some(Algorithm::FixedWindow),
@@ -117,12 +117,12 @@ impl Limit {
         let Some(batch) = credit.batch else {
             demand(
                 self.effective_algorithm().is_some_and(Algorithm::keeps_backlog),
-                "batches are sized automatically where what remains comes back bit by bit, and not with a window; declare their \
-                 size, such as credit = { batch = 10 }, or algorithm = \"gcra\", \"token_bucket\" or \"leaky_bucket\"",
+                "automatic batches need a limit whose units come back bit by bit, not window by window; declare the size \
+                 of batches, such as credit = { batch = 10 }, or algorithm = \"gcra\", \"token_bucket\" or \"leaky_bucket\"",
             )?;
             return demand(
                 credit.window_coupled.is_none(),
-                "batches that are sized automatically are of limits without windows; remove `window_coupled`",
+                "automatic batches are for limits without windows; remove `window_coupled`",
             );
         };
         check_range(|| place.field("credit / batch"), batch, 1, MAX_BATCH)

@@ -78,7 +78,7 @@ impl Limit {
             return Err(DeclarationError::Misplaced {
                 place: place.field("fleet / unleased"),
                 given: format!("unleased = {unleased}"),
-                advice: "only the first requests of a key are admitted before the store was asked; remove it, or declare \
+                advice: "only the first requests of a key are admitted before the store has been asked; remove it, or declare \
                          the limit in a keyed set"
                     .to_owned(),
             });
@@ -147,7 +147,7 @@ impl Limit {
             return Err(place.value(
                 "fleet / safe",
                 safe,
-                "is no part of the capacity: write a fraction above 0 and at most 1, such as 0.25, or a whole number of units",
+                "is not a part of the capacity: write a fraction above 0 and at most 1, such as 0.25, or a whole number of units",
             ));
         }
         Ok(())
@@ -196,7 +196,7 @@ impl Limit {
             return Err(DeclarationError::Misplaced {
                 place: place.field("fleet / unleased"),
                 given: format!("unleased = {amount}"),
-                advice: "a place that is held before the store was asked would exceed the limit for as long as it is \
+                advice: "a place that is held before the store has been asked would exceed the limit for as long as it is \
                          held; remove it, and declare `cold_wait` for how long the first request of a key waits"
                     .to_owned(),
             });

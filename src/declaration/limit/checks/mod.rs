@@ -70,7 +70,7 @@ impl Limit {
             (
                 "window",
                 !by_rate,
-                "`rate` per `interval` says already how fast the bucket drains; remove it, or remove both",
+                "`rate` per `interval` already says how fast the bucket drains; remove it, or remove both",
             ),
             (
                 "window",
@@ -86,7 +86,7 @@ impl Limit {
             (
                 "burst",
                 !by_rate,
-                "beside `rate` per `interval`, `capacity` is the size of the bucket; remove it",
+                "with `rate` per `interval`, `capacity` is the size of the bucket; remove it",
             ),
             (
                 "align",
@@ -103,7 +103,7 @@ impl Limit {
             (
                 "time_zone",
                 calendar,
-                "only calendar windows are of a time zone; remove it, or declare a window such as \"calendar:day\"",
+                "only calendar windows have a time zone; remove it, or declare a window such as \"calendar:day\"",
             ),
             (
                 "utc_offset",
@@ -128,8 +128,8 @@ impl Limit {
             (
                 "refund",
                 chooses,
-                "what a concurrency limit lent always comes back, and a budget takes nothing in advance; remove it, or declare kind \
-                 = \"rate\"",
+                "what a concurrency limit lends always comes back, and a budget takes nothing in advance; remove it, or declare \
+                 kind = \"rate\"",
             ),
             (
                 "refund",
@@ -140,7 +140,7 @@ impl Limit {
             (
                 "lease",
                 !windowed,
-                "only a concurrency limit is lent; remove it, or declare kind = \"concurrency\"",
+                "only what a concurrency limit lends has a lease; remove it, or declare kind = \"concurrency\"",
             ),
             (
                 "lease",
@@ -167,7 +167,7 @@ impl Limit {
             (
                 "latency_limit",
                 self.adaptive == Some(Adaptive::Aimd),
-                "only aimd goes by a latency that is declared; remove it, or declare adaptive = \"aimd\"",
+                "only aimd uses a declared latency; remove it, or declare adaptive = \"aimd\"",
             ),
             (
                 "latency_limit",

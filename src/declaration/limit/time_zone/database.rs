@@ -39,14 +39,14 @@ pub(in crate::declaration) enum UnknownZone {
     NoDatabase,
     #[error("cannot be read: {0}")]
     NotRead(String),
-    #[error("is no file of a time zone (TZif): install tzdata anew, or name another directory in TZDIR")]
+    #[error("is not a time zone file (TZif): reinstall tzdata, or name another directory in TZDIR")]
     NotTzif,
     #[error("counts leap seconds, which the clock of a segment does not: write its name without \"right/\"")]
     LeapSeconds,
     #[error("changes its offset too often: {0} times, and there is room for 400")]
     TooMany(usize),
     #[error(
-        "has offsets that are no list of instants in their order, each with less than a day: leave them out"
+        "has offsets that are not a list of instants in order, each with an offset of less than a day: leave them out"
     )]
     NoList,
 }

@@ -314,7 +314,7 @@ impl<'de> Deserialize<'de> for TimeZone {
             Written::Name(name) => Ok(Self::named(name)),
             Written::Known(written) => {
                 let offsets = Offsets::parse(&written.offsets).ok_or_else(|| {
-                    de::Error::custom("these are no offsets: write only the name of the time zone")
+                    de::Error::custom("these are not offsets: write only the name of the time zone")
                 })?;
                 Ok(Self {
                     name: written.name,

@@ -38,7 +38,7 @@ fn an_error_says_what_is_wrong() {
     let message = SlidingWindowCounter::new(1, 1_000, 61)
         .expect_err("too many")
         .to_string();
-    assert_eq!(message, "the number of buckets is 61, the most is 60");
+    assert_eq!(message, "the number of buckets is 61; the most is 60");
 }
 
 #[test]

@@ -353,7 +353,7 @@ impl Replay {
         let mistake = match (is_keyed, key) {
             (true, None) => {
                 format!(
-                    "set `{set}` is keyed, and the event names no key: add for example \"key\": \"tenant-7\""
+                    "set `{set}` is keyed, and the event names no key: for example, add \"key\": \"tenant-7\""
                 )
             }
             (false, Some(key)) => format!(

@@ -46,9 +46,9 @@ pub enum Condition {
     /// A process died attached. It is only a note if it held nothing and waited for nothing, as when a signal ends an idle
     /// worker.
     ParticipantDead,
-    /// Permits of a dead process. They are given back to whoever needs them next.
+    /// Permits of a dead process. They are given back to the next process that needs them.
     HeldByTheDead,
-    /// A place in the queue of a dead process. Whoever waits behind it takes it back.
+    /// A place in the queue of a dead process. The process that waits behind it takes it back.
     TicketOfTheDead,
     /// A place in the queue that was given up while another process kept the lock.
     TicketGivenUp,
@@ -96,7 +96,7 @@ pub enum Condition {
     LockedByReader,
     /// It is damaged and cannot be opened.
     Damaged,
-    /// Its size is not what its header says. Who has it open may be killed by SIGBUS.
+    /// Its size is not what its header says. Processes that have it open may be killed by SIGBUS.
     WrongSize,
     /// Created by a build with another format, or with another C library.
     OtherFormat,
@@ -106,13 +106,13 @@ pub enum Condition {
     Retired,
     /// A file in a directory with a file for each set that is not that of the set it is named after.
     Misplaced,
-    /// Others could write to it, or it belongs to another user. It is only a note to those whom it is not meant for.
+    /// Others could write to it, or it belongs to another user. It is only a note to users whom the file is not meant for.
     Untrusted,
-    /// This user may not open it. It is only a note to those whom it is not meant for.
+    /// This user may not open it. It is only a note to users whom the file is not meant for.
     Denied,
     /// It has holes: a change could need space, and its lack would be a bus error.
     Sparse,
-    /// On a network file system or the like, where not all who open a file share its memory.
+    /// On a network file system or the like, where not all processes that open a file share its memory.
     UnsupportedFileSystem,
     /// Mounted read-only. It is only a note if others use it through a mount that is not.
     ReadOnly,

@@ -52,7 +52,7 @@ fn lock(look: &Look, shard: &ShardDiagnosis, remedies: &Remedies) -> Option<Find
             Severity::Error,
             Condition::LockLost,
             format!("{name} is beyond recovery"),
-            "the set works no more until a process attaches while no other is attached, which makes the lock anew: end those that \
+            "the set does not work until a process attaches while no other is attached, which makes the lock anew: end those that \
              are attached first",
         );
         return Some(finding.twice("").healed_by(remedies.recover()));

@@ -66,7 +66,7 @@ pub fn obstacle(
         ),
         Error::Open(OpenError::Untrusted { .. }) => (
             Condition::Untrusted,
-            "processes refuse to open it: who can write it can make each of them store anywhere",
+            "processes refuse to open it: anyone who can write to it can make them write to any memory",
             trusted(path, metadata),
         ),
         Error::Open(OpenError::Misplaced { path: of, .. }) => (

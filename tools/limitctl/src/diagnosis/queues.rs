@@ -36,11 +36,11 @@ fn left_behind(look: &Look, set: &SetSnapshot, remedies: &Remedies) -> Vec<Findi
                 (Some(_), _) if ticket.owner_alive => return None,
                 (Some(_), Some(owner)) => (
                     Condition::TicketOfTheDead,
-                    format!("is that of {}, which is dead", look.process(owner)),
+                    format!("belongs to {}, which is dead", look.process(owner)),
                 ),
                 (Some(_), None) => (
                     Condition::TicketOfTheDead,
-                    "is that of a process that is gone".to_owned(),
+                    "belongs to a process that is gone".to_owned(),
                 ),
             };
             let finding = Finding::warning(
@@ -174,7 +174,7 @@ fn unserved(
     let finding = Finding::error(
         Condition::QueueStuck,
         format!(
-            "what {} waits for could be had, and it has been first in the queue for some time; {} behind it",
+            "what {} waits for is available, and it has been first in the queue for some time; {} behind it",
             process::of_ticket(head).map_or_else(|| "a process".to_owned(), |owner| look.process(owner)),
             human::quantity(behind, "other waits", "others wait")
         ),

@@ -46,7 +46,7 @@ impl Act {
     /// Takes all places, which must be available.
     pub fn take_all(&self, when: &str) -> Result<Permit<'_>, Failure> {
         self.take(CAPACITY)?
-            .ok_or_else(|| wrong(format!("not all places are to be had {when}")))
+            .ok_or_else(|| wrong(format!("not all places are available {when}")))
     }
 
     /// Starts a child that takes all places, reports that, and holds them until it is killed or told to go on.

@@ -204,7 +204,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> Result<bool, Failure>) 
     let deadline = Instant::now() + DEADLINE;
     while !holds()? {
         if Instant::now() > deadline {
-            return Err(wrong(format!("it did not come about that {what}")));
+            return Err(wrong(format!("it never happened that {what}")));
         }
         std::thread::yield_now();
     }

@@ -95,7 +95,7 @@ impl Stage {
         let took = begun.elapsed();
         let size = act.reader()?.snapshot()?.size;
         let what = format!(
-            "a segment of {} in {}, no byte of it without a place",
+            "a segment of {} in {}, with all its space reserved",
             human::bytes(size),
             human::duration(took)
         );
@@ -126,7 +126,7 @@ fn clock() -> Result<Seen, Failure> {
         )
     } else {
         format!(
-            "the system's clock is read, in {:.0} ns: the kernel does not go by the processor's counter",
+            "the system's clock is read, in {:.0} ns: the kernel's clock source is not the processor's counter",
             check.system_reading_nanos
         )
     };

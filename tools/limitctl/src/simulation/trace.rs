@@ -220,7 +220,7 @@ fn take(line: Line) -> Result<Take, String> {
         } => Ends::ById(id),
         Line { id: Some(_), .. } => {
             return Err(
-                "what ends by time needs no `id`: leave it out, or `wait_ms`, `hold_ms` and `usage`"
+                "a request with `wait_ms`, `hold_ms` or `usage` needs no `id`: leave it out, or leave those out"
                     .to_owned(),
             );
         }
@@ -399,7 +399,7 @@ mod tests {
             (r#"{"at_ms": 1}"#, &["one of three"]),
             (
                 r#"{"at_ms": 1, "set": "a", "id": 1, "wait_ms": 5}"#,
-                &["ends by time needs no `id`"],
+                &["or `usage` needs no `id`"],
             ),
             (r#"{"at_ms": 1, "release": 1, "hold_ms": 5}"#, &["one of three"]),
             (r#"{"at_ms": 1, "set": "a", "release": 1}"#, &["one of three"]),

@@ -512,7 +512,7 @@ fn an_event_of_a_keyed_set_names_a_key_that_can_be_one() {
     let without = replay(json!({"at_ms": 1, "set": "api"})).ended(65);
     for part in [
         "line 1: set `api` is keyed",
-        "add for example \"key\": \"tenant-7\"",
+        "for example, add \"key\": \"tenant-7\"",
     ] {
         assert!(without.stderr.contains(part), "{part} in {without:?}");
     }

@@ -212,12 +212,12 @@ impl Host {
             namespace(self.time_namespace)
         );
         let clock_source = self.clock_source.as_deref();
-        let clock_source = sanitise::line(clock_source.unwrap_or("what it does not say"));
+        let clock_source = sanitise::line(clock_source.unwrap_or("unknown"));
         let kernel = format!("Linux {}, {}", self.kernel, self.c_library);
         let mut facts = Facts::default()
             .fact("kernel", sanitise::line(&kernel))
             .fact("namespaces", namespaces)
-            .fact("clock", format!("the kernel goes by {clock_source}"));
+            .fact("clock", format!("the kernel's clock source is {clock_source}"));
         for limit in &self.memory_limits {
             let used = format!("{} of {}", human::bytes(limit.used), human::bytes(limit.limit));
             facts = facts.fact("memory", format!("{used} used in {}", human::path(&limit.cgroup)));
