@@ -189,8 +189,7 @@ impl Layout {
         assert_eq!(image[header::SETS], 1, "the proof works on segments of one set");
         let directory = byte_offset(header::DIRECTORY_OFFSET);
         let participant_count = usize::try_from(image[header::PARTICIPANTS]).expect("small");
-        // The directory follows, so this is exact. Which owner a hold has, and which owner is dead, is read with this
-        // size.
+        // The directory follows, so this is exact. Holds' owners, and which of them are dead, are read with this size.
         assert_eq!(
             directory - participants,
             participant_count * participant::SIZE,
