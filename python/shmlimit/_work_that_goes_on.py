@@ -134,5 +134,7 @@ def _why_not_done(result: Any) -> str | None:
         or (hasattr(result, "is_stream_consumed") and getattr(result, "is_closed", None) is False)  # httpx
     )
     if is_stream or has_a_body_to_come:
-        return "whose parts are produced after the function returns: limit the generator function that makes them"
+        return (
+            "whose parts are produced after the function returns: limit the generator function that makes or reads them"
+        )
     return None
