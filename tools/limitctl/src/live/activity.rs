@@ -31,7 +31,7 @@ pub struct SetActivity {
     pub hottest: Vec<KeyActivity>,
     /// The keys that were refused most often, without keys that never were.
     pub most_refused: Vec<RefusedKey>,
-    /// For each limit that keys have for themselves, the key that has used most of its own.
+    /// For each limit that keys have for themselves and hosts do not share, the key that has used most of its own.
     pub fullest: Vec<FullestKey>,
 }
 

@@ -75,13 +75,19 @@ impl KeyCounters {
                 });
             }
             for limit in &key.limits {
-                let Some(capacity) = limit.found_capacity.or(limit.capacity) else {
+                // What this host may spend of a limit that hosts share says nothing about how much is used.
+                let capacity = limit.found_capacity.or(limit.capacity);
+                let Some(capacity) = capacity.filter(|_| limit.lease.is_none()) else {
                     continue;
                 };
                 let used = capacity.saturating_sub(limit.remaining);
+                // Most keys of a large set are unused.
+                if used == 0 {
+                    continue;
+                }
                 let share = (u128::from(used) << u64::BITS) / u128::from(capacity.max(1));
                 let is_fuller = |(most, _): &(u128, FullestKey)| share > *most;
-                if used > 0 && fullest.get(&limit.name).is_none_or(is_fuller) {
+                if fullest.get(&limit.name).is_none_or(is_fuller) {
                     let found = FullestKey {
                         limit: limit.name.clone(),
                         key: key.key.clone(),

@@ -13,6 +13,8 @@ use crate::text::human;
 pub enum Usage {
     /// How much is used of all that may be used at once.
     Of { used: u64, capacity: u64 },
+    /// Hosts share the limit: what this host may spend, which says nothing about how much is used.
+    Leased { units: u64 },
     /// Each key has its own usage.
     ByKey,
     /// There is nothing to use up.
@@ -32,6 +34,9 @@ pub fn usage(set: &SetSnapshot, limit: &LimitSnapshot) -> Usage {
     if is_by_key(set, limit) {
         return Usage::ByKey;
     }
+    if let Some(lease) = &limit.lease {
+        return Usage::Leased { units: lease.left };
+    }
     Usage::Of {
         used: capacity.saturating_sub(limit.remaining),
         capacity,
@@ -48,6 +53,7 @@ pub fn words(limit: &LimitSnapshot, usage: Usage) -> String {
             }
             words
         }
+        Usage::Leased { units } => format!("{} leased", amount(limit, units)),
         Usage::ByKey => "by key".to_owned(),
         Usage::Unlimited => "unlimited".to_owned(),
     }
@@ -59,7 +65,7 @@ impl Usage {
         match self {
             Self::Of { used, capacity } if capacity > 0 => Some(used as f64 / capacity as f64),
             Self::Of { .. } => Some(1.0),
-            Self::ByKey | Self::Unlimited => None,
+            Self::Leased { .. } | Self::ByKey | Self::Unlimited => None,
         }
     }
 }

@@ -67,7 +67,8 @@ fn limit_line(screen: &Screen, limit: &KeyLimitSnapshot) -> Line<'static> {
         Default::default()
     };
     let bar = match limit.found_capacity.or(limit.capacity) {
-        Some(capacity) if capacity > 0 => {
+        // What this host may spend of a limit that hosts share says nothing about how much is used.
+        Some(capacity) if capacity > 0 && limit.lease.is_none() => {
             let used = capacity.saturating_sub(limit.remaining);
             screen.signs.bar(used as f64 / capacity as f64, BAR)
         }

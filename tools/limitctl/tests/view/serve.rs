@@ -6,8 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::support;
-use crate::support::{Actor, TIMEOUT, create, directory, limitctl, lines_of, run, run_command, text};
-use serde_json::Value;
+use crate::support::{
+    Actor, TIMEOUT, create, create_declared, directory, limitctl, lines_of, run, run_command, text,
+};
+use serde_json::{Value, json};
 use shmlimit::snapshot::SegmentReader;
 use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
 
@@ -182,6 +184,62 @@ fn json_has_what_inspect_has_and_what_happens_now() {
     server.wait_for("/api/segments", |list| {
         list[0]["state"] == "removed" && list[1]["error"].is_null()
     });
+}
+
+/// This host only knows what it has leased, which says nothing about what is used.
+#[test]
+fn how_much_is_used_is_not_said_of_limits_that_hosts_share() {
+    const SHARED: &str = r#"
+[fleet]
+url = "redis://127.0.0.1:1"
+[[set]]
+name = "api"
+  [[set.limit]]
+  name = "calls"
+  kind = "calls"
+  capacity = 500
+  window = "365d"
+  algorithm = "fixed_window"
+  align = "utc"
+  fleet = { key = "org/calls" }
+[[set]]
+name = "tenants"
+keyed = 100
+  [[set.limit]]
+  name = "quota"
+  kind = "calls"
+  capacity = 400
+  window = "365d"
+  algorithm = "fixed_window"
+  align = "utc"
+  fleet = { key = "org/tenants" }
+  [[set.limit]]
+  name = "local"
+  kind = "calls"
+  capacity = 300
+  window = "365d"
+"#;
+    let directory = directory();
+    let path = create_declared(directory.path(), "limits", SHARED);
+    let segment = Segment::open(&path).expect("created");
+    let tenants = segment.set("tenants").expect("declared");
+    let asked = tenants.request().for_key("acme").expect("keyed").check();
+    assert!(asked.expect("works").is_admitted(), "a unit need not be leased");
+    let server = Server::start(&[&path]);
+    let look = server.json("/api/segments/0");
+    let fullest = look["sets"][1]["activity"]["fullest"].as_array().expect("keys");
+    let limits: Vec<_> = fullest.iter().map(|found| &found["limit"]).collect();
+    assert_eq!(limits, ["local"], "{look}");
+    let watched = run(["watch", "--json", "--count", "1", text(&path)])
+        .ended(0)
+        .json();
+    let usages = |set: usize, limit: usize| &watched["sets"][set]["limits"][limit]["usage"];
+    assert_eq!(usages(0, 0), &json!({"leased": {"units": 0}}));
+    assert_eq!(usages(1, 0), "by_key");
+    if let Some(page) = first_page(&server, directory.path()) {
+        assert!(page.contains("0 leased"), "{page}");
+        assert!(!page.contains(" of 500") && !page.contains(" of 400"), "{page}");
+    }
 }
 
 #[test]

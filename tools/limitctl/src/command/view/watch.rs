@@ -182,12 +182,12 @@ fn text(look: &Look, heading: &mut String) -> String {
     text
 }
 
-/// How much of each limit is used.
+/// How much of each limit is used, or leased.
 fn usages(set: &SetSnapshot) -> String {
     let mut parts: Vec<String> = Vec::new();
     for limit in &set.limits {
         let usage = usage::usage(set, limit);
-        if let Usage::Of { .. } = usage {
+        if let Usage::Of { .. } | Usage::Leased { .. } = usage {
             parts.push(format!(
                 "{} {}",
                 sanitise::line(&limit.name),
