@@ -86,11 +86,11 @@ pub enum Condition {
     ForeignNamespace,
     /// Processes are attached to a file of another boot, or to a copy: others are refused until they end.
     ForeignBoot,
-    /// On a file system where live processes would count as dead, as an overlay.
+    /// On a file system where live processes would count as dead, such as an overlay.
     ///
     /// Move it to a tmpfs, such as `/dev/shm`.
     LocksNotKept,
-    /// A process with read permission keeps others from joining by a lock on the file.
+    /// A process with read permission keeps others from joining, because it holds a lock on the file.
     ///
     /// Exclude the file from what that program reads, or deny it access.
     LockedByReader,
@@ -132,7 +132,8 @@ pub enum Condition {
     ///
     /// Set its `maxmemory-policy` to `noeviction`.
     StoreEvicts,
-    /// No process asks the store for leases.
+    /// No process asks the store for leases. It is only a note if no process uses the segment, or if the store denies what
+    /// they ask and they try again.
     ///
     /// Start one with the client of the store.
     NoDuty,
