@@ -1,4 +1,4 @@
-"""Two hosts share a quota for each tenant: what one of them admits, the other does not.
+"""Two hosts share a quota for each tenant: what one has admitted, the other cannot admit again.
 
     redis-server --port 6379 &
     python python/examples/tenants_over_hosts.py redis://127.0.0.1:6379

@@ -2,8 +2,7 @@
 
 python python/examples/moving/from_throttlekit.py
 
-ThrottleKit decides in a Node process or in Redis. Each line that this prints begins with the call that its
-documentation shows.
+ThrottleKit decides in a Node process or in Redis. The lines that this prints name its calls.
 """
 
 from __future__ import annotations
