@@ -36,7 +36,8 @@ impl Default for Settings {
 /// What to do with a request when the limits cannot be asked: the lock of the set is
 /// [stuck](crate::SegmentError::LockStuck), the segment was [removed](crate::SegmentError::Removed) and has no
 /// [successor](crate::Segment::successor) yet, or a rate limit was given [no
-/// cost](crate::RequestError::CostRequired).
+/// cost](crate::RequestError::CostRequired). The store of limits that [hosts share](crate::Limit::fleet) being out is a
+/// refusal instead, answered 503.
 ///
 /// The error is in the response's extensions, as an `Arc<`[`Error`](crate::Error)`>`, for a layer around this one to
 /// report; with the feature `tracing` it is also an event. If a request to a keyed set has [no
