@@ -73,7 +73,7 @@ fn shows_each_key_with_what_it_used_and_what_is_left() {
         assert_eq!(key.held, u64::from(admitted));
         assert_eq!(key.limits[0].remaining, 3 - u64::from(admitted));
         assert_eq!(key.limits[1].remaining, 2 - u64::from(admitted));
-        assert!(!key.replenished && !key.torn && key.waiting == 0);
+        assert!(!key.replenished && !key.torn && key.queued == 0);
     }
     let snapshot = reader.snapshot().expect("a copy");
     let table = snapshot.sets[0].keys.expect("it is keyed");
@@ -201,10 +201,10 @@ fn who_waits_is_counted_in_the_line_of_its_key() {
                 assert!(outcome.expect("works").is_admitted());
             });
         }
-        while key("a").is_none_or(|key| key.waiting < 2) {
+        while key("a").is_none_or(|key| key.queued < 2) {
             std::thread::yield_now();
         }
-        assert_eq!(key("b").map(|key| (key.waiting, key.held)), Some((0, 1)));
+        assert_eq!(key("b").map(|key| (key.queued, key.held)), Some((0, 1)));
         let tickets = &reader.snapshot().expect("a copy").sets[0].tickets;
         let names: Vec<_> = tickets
             .iter()
@@ -214,7 +214,7 @@ fn who_waits_is_counted_in_the_line_of_its_key() {
         drop(held);
     });
     assert_eq!(
-        key("a").map(|key| (key.waiting, key.held, key.admitted)),
+        key("a").map(|key| (key.queued, key.held, key.admitted)),
         Some((0, 0, 3))
     );
 }

@@ -47,7 +47,7 @@ pub struct KeySnapshot {
     /// request that needs what they hold takes it back.
     pub of_dead: u64,
     /// Requests in its queue.
-    pub waiting: u64,
+    pub queued: u64,
     /// Its standing among the keys that wait for [limits of all keys](crate::Limit::scope), if the first request in its
     /// queue waits for one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,7 +154,7 @@ impl KeySnapshot {
             replenished: false,
             held: 0,
             of_dead: 0,
-            waiting: 0,
+            queued: 0,
             in_order: None,
             second_bucket: false,
             limits: set.shown().limits.iter().map(limit).collect(),
@@ -191,7 +191,7 @@ impl KeySnapshot {
         self.replenished = seen.is_replenished;
         self.held = seen.pins;
         self.of_dead = seen.pins_of_dead;
-        self.waiting = seen.waiting;
+        self.queued = seen.queued;
         self.in_order = seen.in_order.map(KeyInOrder::of);
         self.second_bucket = seen.is_in_second_bucket;
         let seen_of_limits = seen.marks.iter().zip(&seen.own_capacities);

@@ -54,7 +54,7 @@ pub(crate) struct ObservedKey {
     /// Holds of live processes, and tickets that were granted or passed over and not yet collected.
     pub(crate) pins: u64,
     pub(crate) pins_of_dead: u64,
-    pub(crate) waiting: u64,
+    pub(crate) queued: u64,
     /// How it stands in the order among keys, if it is in it.
     pub(crate) in_order: Option<order::Standing>,
     /// Whether it is found only in the second of its two buckets.
@@ -197,7 +197,7 @@ impl<'a> RowLooker<'a> {
         seen.pins_of_dead = left_out.holds;
         seen.pins = row_references.pins().saturating_sub(seen.pins_of_dead);
         seen.of_dead = left_out.of_dead;
-        seen.waiting = shard.length_of_queue(row_references.head());
+        seen.queued = shard.length_of_queue(row_references.head());
         seen.in_order = order::standing(&OrderWords::of(shard.memory), row.index);
         let [first, _] = fingerprint.buckets(TableWords::reading(shard.memory).buckets().max(1));
         seen.is_in_second_bucket = row.index / BUCKET_ROWS != first;

@@ -42,7 +42,7 @@ pub struct KeyActivity {
     /// None at the first look, and if the set has too many keys.
     pub rates: Option<Rates>,
     /// Requests in its queue.
-    pub waiting: u64,
+    pub queued: u64,
 }
 
 /// How often a key was refused since it got its row, or since the counters were reset.

@@ -60,11 +60,11 @@ impl KeyCounters {
             };
             let asked = |totals: Totals| totals.admitted.saturating_add(totals.refused);
             let fingerprint = Reverse(key.key.fingerprint);
-            best.offer((asked(grown), key.waiting, asked(totals), fingerprint), || {
+            best.offer((asked(grown), key.queued, asked(totals), fingerprint), || {
                 KeyActivity {
                     key: key.key.clone(),
                     rates: elapsed.map(|elapsed| grown.rates(elapsed)),
-                    waiting: key.waiting,
+                    queued: key.queued,
                 }
             });
             if key.refused > 0 {

@@ -31,7 +31,7 @@ fn lines(screen: &Screen, found: &KeySnapshot) -> Vec<Line<'static>> {
             count(found.admitted.into()),
             count(found.refused.into()),
             count(found.held),
-            count(found.waiting),
+            count(found.queued),
             human::duration(found.unused_for),
         )),
     ];

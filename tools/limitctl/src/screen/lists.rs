@@ -97,7 +97,7 @@ fn keys(screen: &Screen, width: u16) -> (String, Vec<Line<'static>>) {
             pad(&key::key(&hot.key), name),
             human::rate(hot.rates.map(|rates| rates.admitted)),
             human::rate(hot.rates.map(|rates| rates.refused)),
-            count(hot.waiting)
+            count(hot.queued)
         ))
     };
     (heading, screen.keys().into_iter().map(line).collect())

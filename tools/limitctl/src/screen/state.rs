@@ -175,7 +175,7 @@ impl Screen {
             Order::Declared => 0.0,
             Order::Admitted => hot.rates.unwrap_or_default().admitted,
             Order::Refused => hot.rates.unwrap_or_default().refused,
-            Order::Queued => hot.waiting as f64,
+            Order::Queued => hot.queued as f64,
         };
         keys.sort_by(|one, other| rank(other).total_cmp(&rank(one)));
         keys

@@ -193,7 +193,7 @@ fn who_waits_for_what_all_keys_have_is_shown_with_its_share() {
         "model",
     ]);
     let queued = queued.ended(0).json();
-    let waiting = |index: usize| &queued["keys"][index]["waiting"];
+    let waiting = |index: usize| &queued["keys"][index]["queued"];
     assert_eq!([waiting(0), waiting(1), waiting(2)], [1, 1, 0], "{queued}");
     let shown = run(["show", text(&path), "model", "first"]).ended(0).stdout;
     assert!(

@@ -215,7 +215,7 @@ impl Selection {
                 format!("{} ago", human::duration(key.unused_for))
             })
             .right("HELD", |key| count(key.held))
-            .right("QUEUED", |key| count(key.waiting))
+            .right("QUEUED", |key| count(key.queued))
             .left_if_any("SHARE", |key| key::share(key.in_order))
             .left_if_any("LEAD", |key| key::lead(key.in_order));
         // If limits count networks, not every key has every limit.
@@ -239,7 +239,7 @@ impl Order {
             Self::Used => key.admitted.into(),
             Self::Refused => key.refused.into(),
             Self::Oldest => key.unused_for.as_nanos(),
-            Self::Queued => key.waiting.into(),
+            Self::Queued => key.queued.into(),
         };
         (rank, Reverse(key.key.fingerprint))
     }

@@ -92,7 +92,7 @@ impl Show {
             key: self.reveal.typed(self.key.as_bytes()),
             declared: self.declared(&reader),
         };
-        let is_used = |row: &KeySnapshot| row.held > 0 || row.of_dead > 0 || row.waiting > 0;
+        let is_used = |row: &KeySnapshot| row.held > 0 || row.of_dead > 0 || row.queued > 0;
         let mut declared = view.declared.iter().flat_map(SetDeclaration::limits);
         let have_some_together = declared.any(|limit| limit.options().scope() == Scope::AllKeys);
         if have_some_together || view.rows.iter().any(is_used) {
@@ -171,7 +171,7 @@ fn row_text(row: &KeySnapshot, declared: Option<&SetDeclaration>) -> String {
     let has_tiers = declared.is_some_and(|set| !set.tiers().is_empty());
     let tier = row.tier.as_deref().unwrap_or("default");
     let limits_of_tier = declared.and_then(|set| set.limits_of_tier(tier));
-    let is_idle = row.replenished && row.held == 0 && row.of_dead == 0 && row.waiting == 0;
+    let is_idle = row.replenished && row.held == 0 && row.of_dead == 0 && row.queued == 0;
     let state = match (row.torn, is_idle) {
         (true, _) => style::paint(
             style::WARNING,
@@ -202,7 +202,7 @@ fn row_text(row: &KeySnapshot, declared: Option<&SetDeclaration>) -> String {
         .fact("last used", format!("{} ago", human::duration(row.unused_for)))
         .fact("counted", counted)
         .fact("held", held)
-        .fact("queued", human::quantity(row.waiting, "request", "requests"))
+        .fact("queued", human::quantity(row.queued, "request", "requests"))
         .fact("share", row.in_order.map(|_| key::share(row.in_order)))
         .fact(
             "lead",

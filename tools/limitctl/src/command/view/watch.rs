@@ -174,7 +174,7 @@ fn text(look: &Look, heading: &mut String) -> String {
                 human::rate(hot.rates.map(|rates| rates.refused)),
                 "",
                 "",
-                count(hot.waiting),
+                count(hot.queued),
                 key::key(&hot.key)
             ));
         }
