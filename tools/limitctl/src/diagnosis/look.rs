@@ -1,5 +1,7 @@
 //! One look at a segment, from which findings are made.
 
+use std::rc::Rc;
+
 use serde::Serialize;
 use shmlimit::Error;
 use shmlimit::snapshot::{Diagnosis, ProcessId, SegmentReader, SegmentSnapshot};
@@ -35,7 +37,7 @@ impl Look {
     pub fn at(reader: &SegmentReader) -> Result<Self, Error> {
         let diagnosis = reader.diagnose()?;
         Ok(Self {
-            processes: Processes::of(diagnosis.place),
+            processes: Processes::of(diagnosis.place, Rc::default()),
             diagnosis,
         })
     }

@@ -20,6 +20,7 @@ pub use condition::Severity;
 pub use file::Space;
 pub use finding::Finding;
 pub use host::Host;
+pub use host::elsewhere::ProcessesElsewhere;
 pub use host::process::{Activity, activity};
 pub use obstacles::obstacle;
 pub use remedy::quoted;

@@ -1,27 +1,23 @@
 //! The processes that a segment names, as the process table here shows them.
 
-use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use shmlimit::snapshot::{ProcessId, SegmentPlace};
 
-use super::host::process::{activity, processes_elsewhere};
+use super::host::elsewhere::ProcessesElsewhere;
+use super::host::process::activity;
 
 /// The processes of a segment at one look.
 #[derive(Debug)]
 pub struct Processes {
     place: SegmentPlace,
-    /// The processes of other PID namespaces. Found only if the segment names one, because that takes reading the whole
-    /// process table.
-    elsewhere: OnceCell<BTreeMap<(u64, u64), u64>>,
+    /// Read only if the segment names a process of another PID namespace.
+    elsewhere: Rc<ProcessesElsewhere>,
 }
 
 impl Processes {
-    pub fn of(place: SegmentPlace) -> Self {
-        Self {
-            place,
-            elsewhere: OnceCell::new(),
-        }
+    pub fn of(place: SegmentPlace, elsewhere: Rc<ProcessesElsewhere>) -> Self {
+        Self { place, elsewhere }
     }
 
     /// For a process that does not run until another lets it, a description of that and the command that makes it
@@ -46,7 +42,6 @@ impl Processes {
         if namespace == place.own_pid_namespace {
             return Some(process.pid);
         }
-        let elsewhere = self.elsewhere.get_or_init(processes_elsewhere);
-        elsewhere.get(&(namespace, process.pid)).copied()
+        self.elsewhere.id_here(namespace, process.pid)
     }
 }

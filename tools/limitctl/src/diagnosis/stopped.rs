@@ -2,11 +2,13 @@
 //! cgroup.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use serde::ser::{Serialize, Serializer};
 use shmlimit::Error;
 use shmlimit::snapshot::{ProcessId, SegmentReader, SegmentSnapshot};
 
+use super::host::elsewhere::ProcessesElsewhere;
 use super::processes::Processes;
 use crate::text::process;
 use crate::text::users::User;
@@ -16,13 +18,17 @@ use crate::text::users::User;
 pub struct Stopped(BTreeSet<ProcessId>);
 
 impl Stopped {
-    /// Finds the stopped processes of a snapshot.
+    /// Finds the stopped processes of a snapshot. `elsewhere` may be shared by looks at several segments at an instant.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`SegmentReader::place`].
-    pub fn among(reader: &SegmentReader, snapshot: &SegmentSnapshot) -> Result<Self, Error> {
-        let processes = Processes::of(reader.place()?);
+    pub fn among(
+        reader: &SegmentReader,
+        snapshot: &SegmentSnapshot,
+        elsewhere: &Rc<ProcessesElsewhere>,
+    ) -> Result<Self, Error> {
+        let processes = Processes::of(reader.place()?, Rc::clone(elsewhere));
         let alive = snapshot.participants.iter().filter(|it| it.alive);
         let mut stopped = Self::default();
         stopped.0.extend(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
@@ -11,7 +12,7 @@ use shmlimit::{Declaration, Error};
 use super::activity::{Rates, SetActivity, SetTotals};
 use super::hottest::KeyCounters;
 use crate::bounds::snapshot_with_bounds;
-use crate::diagnosis::Stopped;
+use crate::diagnosis::{ProcessesElsewhere, Stopped};
 use crate::reveal::Reveal;
 use crate::set_files::{FileIdentities, identity};
 use crate::state::State;
@@ -149,14 +150,15 @@ impl Sampler {
         })
     }
 
-    /// Looks at the segment like [`look`](Self::look), and at each process to find out which are stopped.
+    /// Looks at the segment like [`look`](Self::look), and at each process to find out which are stopped. `elsewhere` may
+    /// be shared by looks at several segments at an instant.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`look`](Self::look).
-    pub fn look_at_processes_too(&mut self) -> Result<Look, Error> {
+    pub fn look_at_processes_too(&mut self, elsewhere: &Rc<ProcessesElsewhere>) -> Result<Look, Error> {
         let mut look = self.look()?;
-        look.stopped = Stopped::among(&self.reader, &look.snapshot)?;
+        look.stopped = Stopped::among(&self.reader, &look.snapshot, elsewhere)?;
         Ok(look)
     }
 

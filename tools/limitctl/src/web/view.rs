@@ -1,12 +1,14 @@
 //! The latest looks at the segments, for any number of readers.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::diagnosis::ProcessesElsewhere;
 use crate::exit::Failure;
 use crate::live::exposition::{Format, copy, exposition};
 use crate::live::sampler::Sampler;
@@ -74,9 +76,10 @@ impl Segments {
 pub fn keep_looking(segments: Arc<Segments>, every: Duration, hottest: usize, reveal: Reveal) {
     let mut samplers: Vec<Option<Sampler>> = segments.paths.iter().map(|_| None).collect();
     let mut look_at_all = move || {
+        let elsewhere = Rc::default();
         let looks = segments.paths.iter().zip(&mut samplers);
         let seen = looks.map(|(path, sampler)| {
-            let look = look_at(path, sampler, hottest, reveal);
+            let look = look_at(path, sampler, hottest, reveal, &elsewhere);
             if look.is_err() {
                 *sampler = None;
             }
@@ -97,13 +100,19 @@ pub fn keep_looking(segments: Arc<Segments>, every: Duration, hottest: usize, re
     });
 }
 
-fn look_at(path: &Path, sampler: &mut Option<Sampler>, hottest: usize, reveal: Reveal) -> Seen {
+fn look_at(
+    path: &Path,
+    sampler: &mut Option<Sampler>,
+    hottest: usize,
+    reveal: Reveal,
+    elsewhere: &Rc<ProcessesElsewhere>,
+) -> Seen {
     let look = || {
         let sampler = match sampler {
             Some(sampler) => sampler,
             none => none.insert(Sampler::open(path, hottest, reveal)?),
         };
-        sampler.look_at_processes_too()
+        sampler.look_at_processes_too(elsewhere)
     };
     let look = || look().map_err(|error| Failure::from(error).message);
     look()?.json().map_err(|error| error.to_string())

@@ -1,5 +1,7 @@
 //! `limitctl inspect`.
 
+use std::rc::Rc;
+
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
@@ -75,7 +77,7 @@ impl Inspect {
         let place = reader.place()?;
         let is_another = !place.any_pid_namespace && place.pid_namespace != place.own_pid_namespace;
         let declaration = reader.declaration().clone();
-        let stopped = Stopped::among(&reader, &snapshot)?;
+        let stopped = Stopped::among(&reader, &snapshot, &Rc::default())?;
         self.looking.form.print(&Inspection {
             described: snapshot_with_bounds(&snapshot, &declaration).map_err(output::not_json)?,
             declaration,

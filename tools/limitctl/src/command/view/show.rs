@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use clap::Args;
 use serde::Serialize;
@@ -98,7 +99,7 @@ impl Show {
         if have_some_together || view.rows.iter().any(is_used) {
             let mut snapshot = reader.snapshot()?;
             self.reveal.users(&mut snapshot);
-            view.stopped = Stopped::among(&reader, &snapshot)?;
+            view.stopped = Stopped::among(&reader, &snapshot, &Rc::default())?;
             let sets = snapshot.sets;
             for set in sets.into_iter().filter(|set| set.name == self.set) {
                 let is_its =

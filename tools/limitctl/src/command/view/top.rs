@@ -1,5 +1,6 @@
 //! `limitctl top`.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -49,7 +50,7 @@ impl Top {
             ));
         }
         let mut sampler = Sampler::open(&self.segment.path, self.keys, self.reveal)?;
-        let screen = Screen::new(sampler.look_at_processes_too()?, Signs::of_locale());
+        let screen = Screen::new(sampler.look_at_processes_too(&Rc::default())?, Signs::of_locale());
         let session = Session::start().map_err(|error| Failure::of_system(&error, "the terminal"))?;
         let signal = show(session, screen, &mut sampler, self.every)?;
         // The session has ended, and the terminal is restored.
@@ -85,7 +86,7 @@ fn show(
             Input::Closed => return Ok(None),
             Input::Nothing => {
                 schedule.advance(Instant::now());
-                let look = sampler.look_at_processes_too()?;
+                let look = sampler.look_at_processes_too(&Rc::default())?;
                 screen.update(look, sampler)?;
             }
         }

@@ -1,6 +1,7 @@
 //! The host, as far as segments depend on it: kernel, C library, namespaces, clock source, memory.
 
 mod cgroup;
+pub(super) mod elsewhere;
 mod freezer;
 mod hierarchy;
 pub(super) mod mounts;

@@ -1,7 +1,6 @@
 //! What the process table says about a process that a segment names, by the id that it has in the namespace of this
 //! process.
 
-use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -55,7 +54,7 @@ fn process_of(thread: &str) -> Option<u64> {
     field(&status(&format!("/proc/{thread}"))?, "Tgid:")?.parse().ok()
 }
 
-fn status(directory: &str) -> Option<String> {
+pub(super) fn status(directory: &str) -> Option<String> {
     fs::read_to_string(format!("{directory}/status")).ok()
 }
 
@@ -70,25 +69,6 @@ pub fn table_is_whole() -> bool {
     let own = fs::read_link("/proc/self");
     own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
         && fs::metadata("/proc/1/status").is_ok()
-}
-
-/// The processes of other PID namespaces that can be seen from here. Maps the inode of the namespace and the id there
-/// to the id here.
-pub fn processes_elsewhere() -> BTreeMap<(u64, u64), u64> {
-    let inode = |directory: &str| fs::metadata(format!("{directory}/ns/pid")).map(|found| found.ino());
-    let own = inode("/proc/self").ok();
-    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let ids = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
-    let mut found = BTreeMap::new();
-    found.extend(ids.filter_map(|id| {
-        let directory = format!("/proc/{id}");
-        let namespace = inode(&directory).ok().filter(|inode| Some(*inode) != own)?;
-        let status = status(&directory)?;
-        let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-        let innermost = ids.split_whitespace().last()?.parse().ok()?;
-        Some(((namespace, innermost), id))
-    }));
-    found
 }
 
 /// The other processes that have a file mapped for writing, as processes attached to a segment do. This asks the kernel
