@@ -73,7 +73,7 @@ class VirtualClock(_native.VirtualClock):
         """
         is_negative = seconds < timedelta(0) if isinstance(seconds, timedelta) else seconds < 0
         if is_negative:
-            raise ValueError(f"{seconds!r} is less than nothing: the clock goes forward only")
+            raise ValueError(f"{seconds!r} is negative: the clock only goes forward")
         self._advance(seconds)
 
     def set(self, now: Instant) -> None:

@@ -147,9 +147,7 @@ class Segment(_native.Segment, Mapping[str, SetHandle]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._clock is not None:
-            raise TypeError(
-                f"{self!r} goes by a clock of this process, which does not pickle: open it in the other one"
-            )
+            raise TypeError(f"{self!r} uses a clock of this process, which does not pickle: open it in the other one")
         return reopen, (self.path, *self._options)
 
     def snapshot(self) -> dict[str, Any]:

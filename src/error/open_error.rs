@@ -83,7 +83,7 @@ pub enum OpenError {
     },
     /// The path ends in `/` or `.d`, as that of a directory with a file for each set does, but there is something else.
     #[error(
-        "{} is a file, and a path that ends in `/` or `.d` is that of a directory with a file for each set: give another \
+        "{} is a file, and a path that ends in `/` or `.d` names a directory with a file for each set: give another \
          path, or delete the file once no process uses it",
         path.display()
     )]

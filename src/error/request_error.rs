@@ -87,10 +87,8 @@ pub enum RequestError {
         /// Why not.
         why: String,
     },
-    /// The limit is that of [all keys](crate::Limit::scope) together, and this is done to a single key.
-    #[error(
-        "limit `{limit}` of set `{set}` is that of all keys together: reset it for the set, not for a key"
-    )]
+    /// [All keys](crate::Limit::scope) share the limit, and this is done to a single key.
+    #[error("limit `{limit}` of set `{set}` is shared by all keys: reset it for the set, not for a key")]
     NotOfOneKey {
         /// The set.
         set: String,

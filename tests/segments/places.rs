@@ -108,7 +108,7 @@ fn a_file_that_anybody_may_write_is_trusted_only_on_demand() {
     let path = directory.path().join("limits");
     create(&path);
     fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("its mode");
-    check_untrusted(&path, "everyone may write it");
+    check_untrusted(&path, "everyone may write to it");
     let trusting = SegmentOptions::new().trust_any_owner(true);
     drop(trusting.open(&path).expect("told to trust it"));
 }

@@ -226,7 +226,7 @@ class Counters:
             return False
         if self._directory.when_full != "refuse":
             raise TableFull(
-                f"no row of {self._directory.path} is left for a new key: all that it might have had are those of "
+                f"no row of {self._directory.path} is left for a new key: all that it could have had belong to "
                 "limited keys; declare a larger max_keys"
             )
         # When asked, the storage then reports the key as limited. How long it will be is not known, but at most until

@@ -14,7 +14,7 @@ use crate::interpreter::error::exception;
 pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(text) = key.cast::<PyString>() {
         let unicode = text.to_cow().or_else(|_| {
-            let message = format!("{} is no key: it is not Unicode", key.repr()?);
+            let message = format!("{} is not a key: it is not Unicode", key.repr()?);
             Err(exception(key.py(), "InvalidKey", message))
         })?;
         return Ok(match unicode {
@@ -40,7 +40,7 @@ pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
         return Ok(Cow::Owned(key.str()?.to_cow()?.as_bytes().to_vec()));
     }
     Err(PyTypeError::new_err(format!(
-        "{} is no key: give a str, bytes, int, UUID or IP address; of several parts make one text, such as \
+        "{} is not a key: give a str, bytes, int, UUID or IP address; of several parts make one text, such as \
          f\"{{tenant}}/{{user}}\"",
         key.repr()?
     )))
@@ -62,5 +62,5 @@ pub fn address(key: &Bound<'_, PyAny>) -> PyResult<IpAddr> {
     let (unscoped, _) = text.split_once('%').unwrap_or((&text, ""));
     unscoped
         .parse()
-        .map_err(|_| exception(key.py(), "InvalidKey", format!("{text:?} is no IP address")))
+        .map_err(|_| exception(key.py(), "InvalidKey", format!("{text:?} is not an IP address")))
 }

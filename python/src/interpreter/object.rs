@@ -184,7 +184,7 @@ pub fn content<'a, T: Content>(object: &'a Bound<'_, T::Methods>) -> PyResult<&'
     let class = class::<T>(object.py())?;
     if !ptr::eq(object.as_any().get_type_ptr(), class.as_type_ptr()) {
         return Err(PyTypeError::new_err(format!(
-            "{} is none of {class}",
+            "{} is not an instance of {class}",
             object.as_any()
         )));
     }

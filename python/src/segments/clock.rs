@@ -39,7 +39,7 @@ impl VirtualClock {
         let instant = duration(now)?;
         if instant < self.clock.now() {
             return Err(PyValueError::new_err(format!(
-                "{} has passed: the clock stands at {:.9} seconds since the epoch, and goes forward only",
+                "{} has passed: the clock stands at {:.9} seconds since the epoch, and only goes forward",
                 now.repr()?,
                 self.clock.now().as_secs_f64(),
             )));

@@ -143,7 +143,7 @@ def test_each_key_has_limits_of_its_own(open_set):
     with pytest.raises(sl.InvalidKey):
         limits.try_acquire()
     for no_key in (1.5, True, ("tenant-7", 9), object()):
-        with pytest.raises(TypeError, match="no key: give a str, bytes, int, UUID or IP address; of several parts"):
+        with pytest.raises(TypeError, match="not a key: give a str, bytes, int, UUID or IP address; of several parts"):
             limits.try_acquire(key=no_key)
     with pytest.raises(sl.InvalidKey):
         limits.try_acquire(key="")
@@ -167,7 +167,7 @@ def test_addresses_are_counted_by_their_networks(open_set):
     assert not limits.check(key="192.0.2.3")
     assert limits.check(key="192.0.3.1")
     assert limits.peek(key="192.0.3.9")["requests"].remaining == 1
-    with pytest.raises(ValueError, match="no IP address"):
+    with pytest.raises(ValueError, match="not an IP address"):
         limits.check(key="example.org")
     limits.reset(key="192.0.2.200")
     assert limits.check(key="192.0.2.3")

@@ -142,7 +142,7 @@ def test_a_declaration_may_name_the_directory(path, tmp_path):
 
 def test_what_is_no_directory_or_needs_a_file_says_so(path, segment_path):
     sl.open(segment_path, calls("chat", 3))
-    with pytest.raises(sl.SegmentError, match="is that of a directory"):
+    with pytest.raises(sl.SegmentError, match="names a directory"):
         sl.open(f"{segment_path}/", calls("chat", 3))
     sl.open(path, calls("chat", 3))
     os.rename(path / "chat", path / "other")

@@ -128,7 +128,7 @@ impl LimitSet {
             })
         };
         if set.has_tiers() {
-            let reason = "its keys are in tiers: assign the key to one, or declare the set with `overrides` in place of \
+            let reason = "its keys belong to tiers: assign the key to one, or declare the set with `overrides` in place of \
                           tiers";
             return Err(refused(reason));
         }
@@ -137,9 +137,7 @@ impl LimitSet {
             return Err(refused(reason));
         }
         if set.is_overall(index) {
-            return Err(refused(
-                "all keys have it together, and none has a part of its own",
-            ));
+            return Err(refused("all keys share it, and none has a part of its own"));
         }
         // `u64::MAX` stands for unlimited in a declaration.
         if capacity == u64::MAX {

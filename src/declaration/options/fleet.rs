@@ -92,7 +92,7 @@ impl FleetOptions {
                 .any(|char| char.is_control() || char.is_whitespace())
         {
             return Err(wrong(format!(
-                "is no URL: write at most {MAX_URL_BYTES} bytes without spaces and control characters"
+                "is not a URL: write at most {MAX_URL_BYTES} bytes without spaces and control characters"
             )));
         }
         match &self.host {

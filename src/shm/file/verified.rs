@@ -121,7 +121,7 @@ pub(super) fn check_trust(file: &File, path: &Path, trust_any_owner: bool) -> Re
         if metadata.mode() & 0o002 != 0 {
             return Err(untrusted(
                 path,
-                "everyone may write it; change its mode, or open it with trust_any_owner (--trust-any-owner)",
+                "everyone may write to it; change its mode, or open it with trust_any_owner (--trust-any-owner)",
             ));
         }
         let directory = directory_of(path);

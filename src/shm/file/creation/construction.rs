@@ -66,7 +66,7 @@ impl Construction {
                 path: target.to_owned(),
                 why: format!(
                     "somebody gave it another name while it was made, so that it has {names}: create it again, in a directory that only \
-                     its users may write"
+                     its users may write to"
                 ),
             }));
         }

@@ -104,7 +104,7 @@ pub enum Condition {
     NotASegment,
     /// It was removed. Processes that have it open admit nothing and use what is created at the path next.
     Retired,
-    /// A file in a directory with a file for each set that is not that of the set it is named after.
+    /// In a directory with a file for each set, a file that does not belong to the set it is named after.
     Misplaced,
     /// Others could write to it, or it belongs to another user. It is only a note to users whom the file is not meant for.
     Untrusted,
@@ -145,13 +145,13 @@ pub enum Condition {
     ///
     /// Declare the burst that is given, or use a store that is nearer.
     LeaseShare,
-    /// A cgroup is near its limit of memory, of which segments on a tmpfs are part.
+    /// A cgroup is near its memory limit, and segments on a tmpfs count towards it.
     ///
     /// Raise the limit; that of a container is set where it is started.
     MemoryNearLimit,
     /// Segments need Linux 4.14 or later.
     KernelTooOld,
-    /// Before Linux 5.3, those who wait notice a death by looking every 50 ms.
+    /// Before Linux 5.3, waiters learn of a death by looking every 50 ms.
     DeathsArePolled,
     /// Why the store of a limit that hosts share grants nothing, by the problem's name.
     #[serde(untagged, serialize_with = "of_store")]

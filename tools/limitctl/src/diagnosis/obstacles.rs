@@ -108,13 +108,13 @@ pub fn obstacle(
         ),
         Error::Open(OpenError::ForeignBoot { .. }) => (
             Condition::ForeignBoot,
-            "processes are attached to a file that is of another boot or a copy: further ones are refused until they end, and the \
+            "processes are attached to a file that is from another boot, or a copy: further ones are refused until they end, and the \
              next one that opens it then starts it cold",
             end(&users_of(metadata)),
         ),
         Error::Open(OpenError::Denied { .. }) => (
             Condition::Denied,
-            "as this user nothing more can be said",
+            "this user cannot find out more",
             as_owner(path, metadata),
         ),
         Error::Open(OpenError::Io { source, .. } | OpenError::NoPlace { source, .. })
@@ -122,7 +122,7 @@ pub fn obstacle(
         {
             (
                 Condition::ReadOnly,
-                "processes can look at the segment here, and not use it",
+                "processes can look at the segment here, but not use it",
                 mount_of(path).map(|mount| format!("mount -o remount,rw {}", quoted(&mount.point))),
             )
         }
@@ -150,14 +150,14 @@ fn not_this_ones(
     let (name, what, meaning) = match error {
         Error::Open(OpenError::Untrusted { .. }) if is_for_others(path, metadata) => (
             Condition::Untrusted,
-            format!("it belongs to user {owner}; this process is of another"),
-            "processes of other users refuse to open it, root's as well: who owns it could make each of them store anywhere. For \
-             its owner nothing is wrong with it",
+            format!("it belongs to user {owner}; this process runs as another"),
+            "processes of other users refuse to open it, even root's: its owner could make them write to any memory. For its owner \
+             nothing is wrong with it",
         ),
         Error::Open(OpenError::Denied { .. }) if owner != geteuid().as_raw() => (
             Condition::Denied,
-            format!("it belongs to user {owner}; this process may look at it, and not use it"),
-            "for its owner, and whom its mode lets write it, nothing is wrong with it",
+            format!("it belongs to user {owner}; this process may look at it, but not use it"),
+            "for its owner, and anyone whom its mode lets write to it, nothing is wrong with it",
         ),
         Error::Open(OpenError::Io { source, .. } | OpenError::NoPlace { source, .. })
             if source.kind() == io::ErrorKind::ReadOnlyFilesystem
@@ -166,7 +166,7 @@ fn not_this_ones(
             (
                 Condition::ReadOnly,
                 "it is mounted read-only here, and used by processes for which it is not".to_owned(),
-                "what is mounted so is for looking; for those who use it nothing is wrong with it",
+                "a read-only mount is only for looking; for those who use the segment nothing is wrong with it",
             )
         }
         _ => return None,
@@ -182,17 +182,17 @@ pub fn origin(look: &Look, remedies: &Remedies) -> Option<Finding> {
     }
     let place = &look.diagnosis.place;
     let what = if !place.same_boot {
-        "it was used last before this boot".to_owned()
+        "it was last used before this boot".to_owned()
     } else if !place.same_file {
         "it is a copy of another file".to_owned()
     } else if !place.any_pid_namespace && place.pid_namespace != place.own_pid_namespace {
         format!(
-            "it belongs to PID namespace {}, of which no process uses it any more; this process is in {}",
+            "it belongs to PID namespace {}, but no process there uses it any more; this process is in {}",
             place.pid_namespace, place.own_pid_namespace
         )
     } else {
         format!(
-            "it belongs to time namespace {}, of which no process uses it any more; this process is in {}",
+            "it belongs to time namespace {}, but no process there uses it any more; this process is in {}",
             place.time_namespace, place.own_time_namespace
         )
     };

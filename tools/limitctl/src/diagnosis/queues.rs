@@ -119,7 +119,7 @@ fn stopped(look: &Look, set: &SetSnapshot, ticket: &TicketSnapshot, behind: u64)
     let (state, heal) = look.processes.standstill_of(owner)?;
     let waiters = human::quantity(behind, "other waits", "others wait");
     let doing = if ticket.granted {
-        "does not come for what it was granted"
+        "does not collect what it was granted"
     } else {
         "is first in the queue"
     };

@@ -17,7 +17,7 @@ const MAX_LIMITS: usize = 6;
 
 pub fn draw(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
     let Some((set, activity)) = screen.set() else {
-        frame.render_widget(Paragraph::new("the set is not there any more"), area);
+        frame.render_widget(Paragraph::new("the set no longer exists"), area);
         return;
     };
     let mut lines = figures(set, activity);

@@ -92,7 +92,7 @@ impl Child {
         let mut fds = [PollFd::new(self.reports.as_fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(DEADLINE).unwrap_or(PollTimeout::MAX);
         if poll(&mut fds, timeout).map_err(|errno| failed("poll", errno))? == 0 {
-            return Err(wrong("a child did not get through its part: nothing woke it"));
+            return Err(wrong("a child did not finish its part: nothing woke it"));
         }
         let mut bytes = [0; 8];
         let read = self.reports.read_exact(&mut bytes);

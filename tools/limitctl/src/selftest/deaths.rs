@@ -24,7 +24,7 @@ pub fn recovery(act: &Act) -> Result<Seen, Failure> {
     // The kernel hands on the lock when it tears down the process. Until then, this waits for it.
     let permit = act
         .take(1)?
-        .ok_or_else(|| wrong("a place that no process holds is not to be had"))?;
+        .ok_or_else(|| wrong("a place that no process holds is not available"))?;
     let took = Duration::from_nanos(now().saturating_sub(killed));
     drop(permit);
     child.end();
@@ -110,7 +110,7 @@ pub fn exec(act: &Act) -> Result<Seen, Failure> {
     let took = Duration::from_nanos(now().saturating_sub(ordered));
     eventually("what it held is given back", || Ok(act.take(CAPACITY)?.is_some()))?;
     if !holder.executes("sh") {
-        return Ok(Seen::new("not tried out: there is no sh that could be executed"));
+        return Ok(Seen::new("not tested: there is no sh to execute"));
     }
     let what = format!(
         "what a process held was given back when it executed another program, after {}",
@@ -138,7 +138,7 @@ pub fn fork(act: &Act) -> Result<Seen, Failure> {
     eventually("what it held is given back", || Ok(act.take(CAPACITY)?.is_some()))?;
     if !Path::new(&format!("/proc/{orphan}")).exists() {
         return Err(wrong(
-            "the child of a killed process ended with it, so that nothing was tried out",
+            "the child of a killed process ended with it, so nothing was tested",
         ));
     }
     Ok(Seen::new("a live child kept nothing of its killed parent"))

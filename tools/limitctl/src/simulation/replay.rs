@@ -409,7 +409,7 @@ fn decide(
                 .err()
                 .map_or_else(String::new, |error| error.to_string());
             Err(Failure::bad_trace(format!(
-                "{error}: `{name}` is none, write for example \"key\": \"203.0.113.7\""
+                "{error}: `{name}` is not an address; write, for example, \"key\": \"203.0.113.7\""
             )))
         }
     }
@@ -485,7 +485,7 @@ fn release(mut permit: Permit<'static>) -> Result<(), Failure> {
 
 fn unknown_id(id: &str) -> Failure {
     Failure::bad_trace(format!(
-        "no event before has the id `{id}`, or it was released: add \"id\" to the event that takes"
+        "no earlier event has the id `{id}`, or it was released: add \"id\" to the event that takes"
     ))
 }
 

@@ -183,7 +183,7 @@ struct Line {
 fn parse(bytes: &[u8]) -> Result<(u64, Action), String> {
     // The parser would also accept a list of the same values, in order.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return Err(r#"not an object: write for example {"at_ms": 1000, "set": "api"}"#.to_owned());
+        return Err(r#"not an object: write, for example, {"at_ms": 1000, "set": "api"}"#.to_owned());
     }
     let mut line: Line = serde_json::from_slice(bytes).map_err(|error| explain(&error))?;
     let at_ms = line.at_ms;
@@ -248,7 +248,7 @@ fn explain(error: &serde_json::Error) -> String {
         .map_or(text.as_str(), |(what, _)| what);
     match error.classify() {
         Category::Data => format!(
-            "column {}: {what}: write for example {}",
+            "column {}: {what}: write, for example, {}",
             error.column(),
             r#"{"at_ms": 1000, "set": "api", "cost": {"requests": 1}}"#
         ),
@@ -374,7 +374,7 @@ mod tests {
     fn every_mistake_says_the_line_and_what_to_do() {
         for (text, parts) in [
             ("{", &["line 1", "not JSON", "write one object a line"][..]),
-            ("7", &["line 1", "write for example"]),
+            ("7", &["line 1", "write, for example,"]),
             (
                 r#"[1, "api", null, null, null, null, null, null]"#,
                 &["not an object"],

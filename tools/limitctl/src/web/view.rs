@@ -30,7 +30,7 @@ type Seen = Result<Value, String>;
 impl Segments {
     /// Makes the list, before any segment has been looked at.
     pub fn new(paths: Vec<PathBuf>) -> Self {
-        let not_yet = || Err("it was not looked at yet".to_owned());
+        let not_yet = || Err("it has not been read yet".to_owned());
         let seen = paths.iter().map(|_| not_yet()).collect();
         Self {
             paths,

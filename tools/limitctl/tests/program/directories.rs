@@ -293,6 +293,6 @@ fn a_file_where_a_directory_is_named_is_an_error_of_usage() {
     let named = format!("{}/", text(&file));
     for verb in ["inspect", "recover", "remove"] {
         let refused = run([verb, &named]).ended(64);
-        assert!(refused.stderr.contains("is that of a directory"), "{refused:?}");
+        assert!(refused.stderr.contains("names a directory"), "{refused:?}");
     }
 }

@@ -61,11 +61,11 @@ fn a_line_that_makes_no_sense_ends_the_replay_and_says_where_and_what_to_do() {
         ),
         (
             r#"{"at_ms": "10", "set": "api"}"#,
-            &["expected u64", "write for example"],
+            &["expected u64", "write, for example,"],
         ),
         (
             r#"{"at_ms": 10, "sett": "api"}"#,
-            &["unknown field `sett`", "write for example"],
+            &["unknown field `sett`", "write, for example,"],
         ),
         (
             r#"{"at_ms": 9, "set": "api"}"#,

@@ -83,7 +83,7 @@ pub fn findings(limits: &[(MemoryLimit, Vec<u64>)]) -> Vec<Finding> {
                 limit.cgroup.display()
             ),
             "the kernel kills processes of the cgroup when they need more; segments on tmpfs count as its memory, and \
-             creating one there fails or has a process killed. A container has its limit from who started it",
+             creating one there fails or has a process killed. A container's limit is set where it is started",
         )
         .of_process(pids.first().copied())
         .healed_by(format!("echo {} > {}", limit.limit.saturating_mul(2), quoted(&file)))

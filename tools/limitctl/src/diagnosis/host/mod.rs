@@ -74,7 +74,7 @@ impl Host {
             Finding::note(
                 Condition::DeathsArePolled,
                 format!("the kernel is Linux {}", self.kernel),
-                "before Linux 5.3 those who wait learn of a death by looking every 50 ms",
+                "before Linux 5.3, waiters learn of a death by looking every 50 ms",
             )
         })
     }
