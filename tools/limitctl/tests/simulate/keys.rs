@@ -150,7 +150,7 @@ fn an_address_counts_against_every_network_that_contains_it() {
         assert_eq!(verdict["admitted"], json!(binding.is_null()), "{key}");
     }
     let wrong = replay_declaration(declaration, &[event("tenant-7")]).ended(65);
-    for part in ["line 1: ", "`tenant-7` is none", "203.0.113.7"] {
+    for part in ["line 1: ", "`tenant-7` is not an address", "203.0.113.7"] {
         assert!(wrong.stderr.contains(part), "{part} in {wrong:?}");
     }
 }
