@@ -404,7 +404,7 @@ def test_whole_numbers_of_any_type_are_one_key_and_truth_is_none(open_set):
     assert limits.check(key=3)
     for same in [Number.THREE, Index(), "3"]:
         assert not limits.check(key=same)
-    with pytest.raises(TypeError, match="no key"):
+    with pytest.raises(TypeError, match="not a key"):
         limits.check(key=True)
 
 
