@@ -5,13 +5,10 @@ set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
 RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/wrappers/faulty-counter"
-SHMLIMIT_ONE_IN="${SHMLIMIT_ONE_IN:-20}"
-SHMLIMIT_PHASE=$(phase_of "$SHMLIMIT_ONE_IN")
 SHMLIMIT_KILL_SECONDS="${SHMLIMIT_KILL_SECONDS:-30}"
-export RUSTC_WORKSPACE_WRAPPER SHMLIMIT_ONE_IN SHMLIMIT_PHASE SHMLIMIT_KILL_SECONDS
+export RUSTC_WORKSPACE_WRAPPER SHMLIMIT_KILL_SECONDS
 
-describe "killed at every instruction, by a faulty counter: 1 in $SHMLIMIT_ONE_IN, phase $SHMLIMIT_PHASE"
-step cargo run --locked --release --package killed_at_every_instruction
+crash_harness "killed at every instruction, by a faulty counter" "${SHMLIMIT_ONE_IN:-20}"
 # Not chaos, which compares leases with a correct clock: they run out early if the time jumps ahead.
 describe "processes killed at random, by a faulty counter"
 step cargo test --locked --package shmlimit --test random_kills

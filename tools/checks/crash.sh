@@ -7,25 +7,14 @@ set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
 
-# harness WHAT_IT_SHOWS COMMAND...
-harness() {
-    describe "$1"
-    shift
-    step "$@" cargo run --locked --release --package killed_at_every_instruction
-}
-
 # Without the journal, kills must leave torn states behind: a harness that finds none would prove nothing. A sample might
 # miss those of an operation.
-harness "killed at every instruction, without the journal: must find torn states" \
-    env -u SHMLIMIT_ONE_IN -u SHMLIMIT_PHASE SHMLIMIT_WITHOUT_JOURNAL=1
+describe "killed at every instruction, without the journal: must find torn states"
+step env -u SHMLIMIT_ONE_IN -u SHMLIMIT_PHASE SHMLIMIT_WITHOUT_JOURNAL=1 \
+    cargo run --locked --release --package killed_at_every_instruction
 
 if [ "${1:-}" = --thorough ]; then
-    phase=$(phase_of 16)
-    harness "killed at every instruction, no state left out, phase $phase" \
-        env SHMLIMIT_THOROUGH=1 SHMLIMIT_PHASE="$phase"
+    crash_harness "killed at every instruction" everything
 else
-    one_in=${SHMLIMIT_ONE_IN:-20}
-    phase=$(phase_of "$one_in")
-    harness "killed at every instruction: 1 in $one_in, phase $phase" \
-        env SHMLIMIT_ONE_IN="$one_in" SHMLIMIT_PHASE="$phase"
+    crash_harness "killed at every instruction" "${SHMLIMIT_ONE_IN:-20}"
 fi

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Puts small mistakes into the rules, the engine and the journal, one at a time, and expects a test to fail for each.
 # All of them would take days; a shard of them takes about an hour. Which one is tried follows from the commit, or from
-# SHARD. A mistake that no test finds makes it fail.
+# SHMLIMIT_PHASE. A mistake that no test finds makes it fail.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh
@@ -14,7 +14,6 @@ fi
 # The tests of rules are many and arithmetic, so optimising them saves more than it costs. They need no debug
 # information.
 export CARGO_PROFILE_TEST_OPT_LEVEL=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_TEST_DEBUG=0 CARGO_PROFILE_DEV_DEBUG=0
-shard=${SHARD:-$((0x$(git rev-parse --short=4 HEAD 2>/dev/null || echo 0)))}
 output="${CARGO_TARGET_DIR:-target}/mutants"
 
 # Mutants that are equivalent; docs/trust.md says why. Operands without a common bit give the same result with | and ^.
@@ -30,7 +29,7 @@ mutants() {
     # Assigned in turns, so that a shard has mutants of all files.
     # shellcheck disable=SC2046 # One argument for each word of targets.
     step cargo mutants --package shmlimit --file "$files" --sharding round-robin \
-        --shard "$((shard % one_in))/$one_in" \
+        --shard "$(phase_of "$one_in")/$one_in" \
         --output "$output/$name" --timeout 600 --no-times --cap-lints true \
         --exclude-re "$same_by_either" --exclude-re "$changes_nothing" \
         --cargo-arg=--locked $(printf -- '--cargo-arg=%s ' $targets) -- "$@"

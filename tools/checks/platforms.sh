@@ -58,11 +58,7 @@ if has_target $MUSL && has musl-gcc; then
     step cargo test --locked $ours --target $MUSL --lib --bins --tests
     # shellcheck disable=SC2086
     step cargo test --locked --package shmlimit --target $MUSL --doc
-    one_in=${SHMLIMIT_ONE_IN:-1}
-    phase=$(phase_of "$one_in")
-    describe "killed at every instruction, with musl: 1 in $one_in, phase $phase"
-    step env SHMLIMIT_ONE_IN="$one_in" SHMLIMIT_PHASE="$phase" \
-        cargo run --locked --release --target $MUSL --package killed_at_every_instruction
+    crash_harness "killed at every instruction, with musl" "${SHMLIMIT_ONE_IN:-1}" --target $MUSL
 else
     skip "the suite and the crash harness with musl" "target $MUSL with musl-gcc"
 fi

@@ -11,7 +11,7 @@ export SHMLIMIT_TEST_LOCK
 if [ "${1:-}" = --thorough ]; then
     describe "robust mutexes: all tests of the library"
     step cargo test --locked --package shmlimit --tests
-    one_in=${SHMLIMIT_ONE_IN:-1}
+    one_in=${SHMLIMIT_ONE_IN:-everything}
 else
     describe "robust mutexes: chaos"
     step cargo test --locked --workspace --test chaos
@@ -20,13 +20,4 @@ else
         attachments:: fork:: giving_back:: processes:: stopped_holder:: waves::
     one_in=${SHMLIMIT_ONE_IN:-100}
 fi
-if [ "$one_in" = 1 ]; then
-    describe "robust mutexes: killed at every instruction, no state left out"
-    step env SHMLIMIT_THOROUGH=1 SHMLIMIT_PHASE="$(phase_of 16)" \
-        cargo run --locked --release --package killed_at_every_instruction
-else
-    phase=$(phase_of "$one_in")
-    describe "robust mutexes: killed at every instruction: 1 in $one_in, phase $phase"
-    step env SHMLIMIT_ONE_IN="$one_in" SHMLIMIT_PHASE="$phase" \
-        cargo run --locked --release --package killed_at_every_instruction
-fi
+crash_harness "robust mutexes: killed at every instruction" "$one_in"

@@ -110,9 +110,26 @@ skip() {
     printf '0\t\tskipped, no %s: %s\n' "$2" "$1" >>"$STEPS"
 }
 
-# Which one of $1 states a sample of the crash harness begins with: another one with each commit, or SHMLIMIT_PHASE.
+# Which one of $1 a sample begins with: another one with each commit, or SHMLIMIT_PHASE.
 phase_of() {
-    echo "${SHMLIMIT_PHASE:-$((0x$(git rev-parse --short=4 HEAD 2>/dev/null || echo 0) % $1))}"
+    echo "$((${SHMLIMIT_PHASE:-0x$(git rev-parse --short=4 HEAD 2>/dev/null || echo 0)} % $1))"
+}
+
+# crash_harness WHAT ONE_IN [CARGO_ARGUMENTS...]: the crash harness, which tries one in ONE_IN of the states that it tries
+# by default, or with ONE_IN "everything" leaves out no state of the segment.
+crash_harness() {
+    what=$1 one_in=$2
+    shift 2
+    if [ "$one_in" = everything ]; then
+        phase=$(phase_of 16)
+        describe "$what, no state left out, phase $phase"
+        set -- SHMLIMIT_THOROUGH=1 SHMLIMIT_PHASE="$phase" cargo run "$@"
+    else
+        phase=$(phase_of "$one_in")
+        describe "$what: 1 in $one_in, phase $phase"
+        set -- SHMLIMIT_ONE_IN="$one_in" SHMLIMIT_PHASE="$phase" cargo run "$@"
+    fi
+    step env "$@" --locked --release --package killed_at_every_instruction
 }
 
 has() {
