@@ -109,9 +109,7 @@ impl Subject {
             _ => Self::Store { store, server },
         }
     }
-}
 
-impl Subject {
     fn is_store(&self) -> bool {
         matches!(self, Self::Store { .. })
     }

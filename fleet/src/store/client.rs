@@ -17,7 +17,7 @@ use crate::store::credentials::Credentials;
 use crate::store::error::StoreError;
 use crate::store::failure::{is_interruption, problem_of};
 use crate::store::sentinels::{self, Named, Sentinels};
-use crate::store::server::{Failed, ask_memory, ask_server, ask_together, evicts_by, field};
+use crate::store::server::{Failed, Results, ask_memory, ask_server, ask_together, evicts_by, field};
 use crate::store::timeouts::Timeouts;
 use crate::terms::Terms;
 
@@ -112,11 +112,11 @@ impl StoreClient {
             // This process was stopped and goes on, which is not an outage.
             exchanged = self.exchange(&calls);
         }
-        let (link, results) = exchanged.map_err(|error| self.failure(error))?;
+        let (link, results) = exchanged.map_err(|error| self.failure(error.into()))?;
         let mut answers = Vec::with_capacity(requests.len());
         for (call, result) in calls.iter().zip(results) {
             let read = result
-                .map_err(|failed| self.failure_at(failed))
+                .map_err(|failed| self.failure(failed))
                 .and_then(|value| call.read(&value).map_err(|reason| self.unexpected(&reason)));
             match read {
                 Ok(read) => answers.extend(call.positions().iter().copied().zip(read.into_iter().map(Ok))),
@@ -144,7 +144,7 @@ impl StoreClient {
     }
 
     /// Makes the calls over the existing connection, or over a new one.
-    fn exchange(&mut self, calls: &[Call<'_>]) -> Result<(Link, Vec<Result<Value, Failed>>), RedisError> {
+    fn exchange(&mut self, calls: &[Call<'_>]) -> Result<(Link, Results<Failed>), RedisError> {
         let known = self.link.take();
         let (mut link, is_new) = match known.filter(|link| self.is_still_primary(link)) {
             Some(link) => (link, false),
@@ -162,21 +162,16 @@ impl StoreClient {
         Ok((link, results?))
     }
 
-    fn ask_through(
-        &self,
-        link: &mut Link,
-        calls: &[Call<'_>],
-    ) -> Result<Vec<Result<Value, Failed>>, RedisError> {
+    fn ask_through(&self, link: &mut Link, calls: &[Call<'_>]) -> Result<Results<Failed>, RedisError> {
         match link {
             Link::Server { connection, run, .. } => {
                 let deadline = Instant::now() + self.timeouts.answer;
                 let has_sentinels = matches!(self.address.topology, Topology::Sentinel { .. });
                 let calls: Vec<_> = calls.iter().collect();
                 let results = ask_server(connection, deadline, run, &self.scripts, has_sentinels, &calls)?;
-                let of_server = |error| Failed { error, at: None };
                 Ok(results
                     .into_iter()
-                    .map(|result| result.map_err(of_server))
+                    .map(|result| result.map_err(Failed::from))
                     .collect())
             }
             Link::Cluster(cluster) => Ok(self.reaching(|reach| cluster.ask(reach, &self.scripts, calls))),
@@ -356,11 +351,7 @@ impl StoreClient {
         self.unavailable(None, StoreProblem::Unexpected, String::new(), reason)
     }
 
-    fn failure(&self, error: RedisError) -> StoreError {
-        self.failure_at(Failed { error, at: None })
-    }
-
-    fn failure_at(&self, Failed { error, at }: Failed) -> StoreError {
+    fn failure(&self, Failed { error, at }: Failed) -> StoreError {
         let (problem, name) = problem_of(&error, self.address.is_tls);
         // That the cluster is down concerns all of it, whichever server says so.
         let at = at.filter(|_| problem != StoreProblem::ClusterDown);

@@ -115,7 +115,7 @@ impl Cluster {
         reach: &Reach<'_>,
         scripts: &Scripts,
         calls: &[Call<'_>],
-    ) -> Vec<Result<Value, Failed>> {
+    ) -> Results<Failed> {
         let longest = reach.timeouts.connect + 2 * reach.timeouts.answer;
         while let Ok((node, opened)) = self.opened.try_recv() {
             self.take_in(node, opened);
@@ -129,11 +129,7 @@ impl Cluster {
             }
         }
         let mut deadline = Instant::now() + longest;
-        let nowhere = |_| {
-            let (error, at) = (no_server(), None);
-            Err(Failed { error, at })
-        };
-        let mut results: Vec<_> = calls.iter().map(nowhere).collect();
+        let mut results: Results<Failed> = calls.iter().map(|_| Err(no_server().into())).collect();
         let mut parts = HashMap::<Node, Vec<usize>>::new();
         for (position, slot) in places.into_iter().enumerate() {
             if let Some(node) = self.slots.server_of(slot) {

@@ -9,13 +9,19 @@ use super::address::Node;
 use super::calls::{Call, Scripts};
 
 /// A result for each call.
-pub(super) type Results = Vec<Result<Value, RedisError>>;
+pub(super) type Results<E = RedisError> = Vec<Result<Value, E>>;
 
 /// Why a call failed.
 pub(super) struct Failed {
     pub(super) error: RedisError,
     /// The server that failed, or said so, if the store has several.
     pub(super) at: Option<Node>,
+}
+
+impl From<RedisError> for Failed {
+    fn from(error: RedisError) -> Self {
+        Self { error, at: None }
+    }
 }
 
 impl Failed {
