@@ -245,23 +245,29 @@ fn count<'a>(labels: &[(&'static str, &'a str)], count: u64) -> MetricSample<'a>
     sample(labels, MetricValue::Count(count))
 }
 
+/// A count of each result, for a limit or, if that is empty, for the set.
+fn by_result<'a>(
+    limit: &'a str,
+    counts: impl IntoIterator<Item = (&'static str, u64)>,
+) -> impl Iterator<Item = MetricSample<'a>> {
+    let counts = counts.into_iter();
+    counts.map(move |(result, number)| count(&[("limit", limit), ("result", result)], number))
+}
+
 fn requests<'a>(set: &'a SetSnapshot, samples: &mut Vec<MetricSample<'a>>) {
     let of_set = [
         ("admitted", set.counts.admitted),
         ("refused", set.counts.refused()),
         ("timed_out", set.counts.timed_out),
     ];
-    for (result, number) in of_set {
-        samples.push(count(&[("limit", ""), ("result", result)], number));
-    }
+    samples.extend(by_result("", of_set));
     // The limit that a request waited for may have changed meanwhile, so timeouts count for the set, not for a limit.
     for limit in &set.limits {
-        for (result, number) in [
+        let of_limit = [
             ("admitted", limit.counts.admitted),
             ("refused", limit.counts.refused),
-        ] {
-            samples.push(count(&[("limit", &limit.name), ("result", result)], number));
-        }
+        ];
+        samples.extend(by_result(&limit.name, of_limit));
     }
 }
 
@@ -296,13 +302,12 @@ fn evicted<'a>(set: &'a SetSnapshot, samples: &mut Vec<MetricSample<'a>>) {
 
 fn lease_requests<'a>(set: &'a SetSnapshot, samples: &mut Vec<MetricSample<'a>>) {
     for (limit, lease) in leases(set) {
-        for (result, number) in [
+        let of_lease = [
             ("asked", lease.counts.requests),
             ("granted", lease.counts.grants),
             ("failed", lease.counts.failures),
-        ] {
-            samples.push(count(&[("limit", &limit.name), ("result", result)], number));
-        }
+        ];
+        samples.extend(by_result(&limit.name, of_lease));
     }
 }
 
