@@ -196,7 +196,7 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
     let request = set.request();
     for key in 0..KEYS {
         let request = request.for_key(key.to_le_bytes()).expect("keyed");
-        // What time had already replenished of a batch did not come back with it.
+        // The part of a batch that time had already replenished did not come back with it.
         assert!(request.peek().expect("works")[0].remaining >= 97);
     }
     assert_eq!(counts(&segment).admitted, 2 * KEYS + 3);

@@ -342,7 +342,7 @@ fn sets_without_overrides_have_none_by_request_either() {
     }
 }
 
-/// Another definition may be unable to count with what a key was given under the one before.
+/// Another definition may be unable to use a capacity that a key was given under the previous one.
 #[test]
 fn a_capacity_that_the_definition_of_now_cannot_count_with_is_refused_whichever_key_has_it() {
     const PLENTY: u64 = u64::MAX - 1;

@@ -97,7 +97,7 @@ impl RuledShard<'_> {
     pub(in crate::engine) fn is_limited_so(&self, row: Row<'_>, change: RowChange<'_>) -> bool {
         match change.to {
             KeyTerms::Tier(tier) => tier == row.tier().tier,
-            // Another definition may be unable to count with what the key has.
+            // Another definition may be unable to use the capacities that the key has.
             KeyTerms::Capacities(own) => self.rules.generation == 0 && !self.differ_from(row, own),
         }
     }

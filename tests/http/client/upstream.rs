@@ -1,4 +1,4 @@
-//! An upstream that answers as a test says, and the limits of its clients.
+//! An upstream that answers as a test tells it to, and the limits of its clients.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

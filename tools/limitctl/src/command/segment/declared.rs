@@ -1,4 +1,4 @@
-//! The segments of a host, from a directory with a declaration for each.
+//! The segments of a host, from a directory that holds a declaration for each of them.
 
 use std::io;
 use std::path::{Path, PathBuf};
